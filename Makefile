@@ -1,0 +1,42 @@
+# Every target sets up what it needs from nothing: a virtual environment, the pinned tools, the native build.
+VENV   := .venv
+PY     := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+NATIVE := $(wildcard src/sparsewire/kernels/native/*.cpp src/sparsewire/kernels/native/*.hpp)
+
+.PHONY: demo test check lint bench sanitize fuzz clean
+
+demo: $(READY)
+	$(PY) -m sparsewire demo
+
+test: $(READY)
+	$(PY) -m pytest
+
+lint: $(READY)
+	$(VENV)/bin/ruff check src tests benchmarks examples
+	$(VENV)/bin/ruff format --check src tests benchmarks examples
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+check: lint test
+
+bench: $(READY)
+	$(PY) -m sparsewire bench kernels
+	$(PY) -m sparsewire bench codecs
+
+# The native decoders against mutated frames, built with AddressSanitizer and UndefinedBehaviorSanitizer.
+sanitize: $(READY)
+	benchmarks/sanitize.sh $(PY)
+
+fuzz: $(READY)
+	$(PY) benchmarks/fuzz.py --count 100000
+
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+	test -x $(PY) || python3 -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(PY) -m pip install -q -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -f src/sparsewire/kernels/_native*.so

@@ -1,0 +1,71 @@
+"""Integers of variable length, and a reader that never leaves its buffer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .errors import HeaderError, TruncatedFrame
+from .kernels import Array, Bytes
+
+
+def varint(number: int) -> bytes:
+    """7 bits a byte, least significant first.
+
+    >>> varint(300).hex()
+    'ac02'
+    """
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def array(body: bytes | memoryview, dtype: str = "u1") -> Array:
+    """The bytes as a read-only array; `ValueError` if they are not a whole number of items."""
+    return np.frombuffer(body, dtype)
+
+
+def join(*parts: bytes | Array) -> bytes:
+    return b"".join(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
+
+
+class Reader:
+    """Takes bytes off the front of a buffer."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = memoryview(data).cast("B")
+        self.offset = 0
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self.data) - self.offset:
+            raise TruncatedFrame(f"{size} bytes were promised at offset {self.offset}, {self.left} are left")
+        self.offset += size
+        return self.data[self.offset - size : self.offset]
+
+    def bytes(self, size: int) -> Bytes:
+        return np.frombuffer(self.take(size), np.uint8)
+
+    def rest(self) -> Bytes:
+        return self.bytes(self.left)
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.offset
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def varint(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self.byte()
+            number |= (byte & 127) << shift
+            if byte < 128:
+                break
+            shift += 7
+            if shift > 63:
+                raise HeaderError("an integer has more than 64 bits")
+        if number >= 2**64 or (byte == 0 and shift):
+            raise HeaderError("an integer is not in its shortest form")
+        return number

@@ -1,0 +1,232 @@
+"""`encode`, `compress`, `decode`, `inspect`: scheme + array ⇄ frame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from . import host, kernels, wire
+from .contract import Context
+from .errors import FrameError, InputError, LimitExceeded, SectionError
+from .kernels import Array
+from .rng import derive_key
+from .scheme import Scheme, from_record, scheme
+from .sparse import Sparse, round_to
+
+MAX_ENTRIES = 2**28
+Spec = str | Mapping[str, Any] | Scheme
+Result = TypeVar("Result")
+
+
+def encode(x: Any, s: Spec, *, step: int = 0, name: str = "", seed: int = 0, rank: int = 0) -> bytes:
+    """The frame for a tensor: NumPy, torch (dense or COO), TensorFlow, JAX, or a `Sparse`, which is sent as it is.
+
+    (seed, step, name) decide everything random, together with the rank where ranks should differ.
+
+    >>> import numpy as np
+    >>> frame = encode(np.array([0.0, 3.0, -1.0]), "topk(k=1)")
+    >>> decode(frame).to_dense()
+    array([0., 3., 0.])
+    """
+    plan, tensor = scheme(s), host.to_host(x)
+    ctx = _context(tensor.dtype, math.prod(tensor.shape), step, name, seed, rank)
+    if isinstance(tensor, Sparse):
+        return _seal(plan, ctx, tensor.shape, tensor.indices, tensor.work_values, _at_sparse(tensor))[0]
+    indices, values = plan.select.pick(tensor.flat, ctx)
+    return _seal(plan, ctx, tensor.shape, indices, values, tensor.flat.__getitem__)[0]
+
+
+def compress(
+    x: Any, s: Spec, *, step: int = 0, name: str = "", seed: int = 0, rank: int = 0, residual: Any = None
+) -> tuple[bytes, Any]:
+    """(frame, residual): what `encode` sends for x (+ residual, if one is given), and what is left.
+
+    What is left is x − decode(frame), exactly: one subtraction where something was sent, x itself elsewhere. A residual
+    that is given is updated in place, unless x is not all finite: then the frame carries that to every receiver and
+    the residual stays as it was.
+
+    >>> import numpy as np
+    >>> frame, left = compress(np.array([0.5, 3.0, -1.0]), "topk(k=1)")
+    >>> left
+    array([ 0.5,  0. , -1. ])
+    """
+    plan, tensor = scheme(s), host.to_host(x)
+    ctx = _context(tensor.dtype, math.prod(tensor.shape), step, name, seed, rank)
+    if isinstance(tensor, Sparse):
+        return _compress_sparse(plan, ctx, tensor, residual)
+    if residual is None:
+        left = tensor.flat.copy()
+        indices, values = plan.select.pick(tensor.flat, ctx)
+        frame = _seal_and_keep(plan, ctx, tensor.shape, indices, values, left)
+        return frame, host.like(x, left, tensor)
+    return _compensate(plan, ctx, tensor, residual), residual
+
+
+def decode(
+    frame: bytes | bytearray | memoryview, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES
+) -> Sparse:
+    """The tensor in a frame. Bytes that are no frame, or promise more than allowed, raise a `FrameError`."""
+    parsed, plan = _open(frame, max_numel, max_entries)
+    ctx = Context(parsed.dtype, parsed.numel, parsed.count)
+    # Values first: most codecs tell from the section's length alone that `count` is a lie.
+    values = _section(lambda: plan.values.decode(memoryview(parsed.values), ctx))
+    indices = _section(lambda: plan.indices.decode(memoryview(parsed.indices), ctx))
+    return _section(lambda: Sparse(indices, values, parsed.shape, parsed.dtype))
+
+
+def inspect(
+    frame: bytes | bytearray | memoryview, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES
+) -> dict[str, Any]:
+    """What a frame says of itself: version, scheme, shape, k, bytes per section, bits per entry.
+
+    `bound_bits_per_entry` is log2 C(d, k) / k: what uniformly spread indices cost at least.
+    """
+    parsed, plan = _open(frame, max_numel, max_entries)
+    ctx = Context(parsed.dtype, parsed.numel, parsed.count)
+    sizes = {"indices": len(parsed.indices), "values": len(parsed.values)}
+    sections = {"header": len(frame) - sum(sizes.values()) - wire.CRC_SIZE, **sizes, "checksum": wire.CRC_SIZE}
+    inner = {
+        "indices": _section(lambda: plan.indices.parts(memoryview(parsed.indices), ctx)),
+        "values": _section(lambda: plan.values.parts(memoryview(parsed.values), ctx)),
+    }
+    parts = {f"{slot}.{part}": size for slot, found in inner.items() for part, size in found.items()}
+    entries = max(1, parsed.count)
+    dense_bytes = parsed.numel * {"float64": 8, "float32": 4}.get(parsed.dtype, 2)
+    return {
+        "version": wire.VERSION,
+        "scheme": str(plan),
+        "dtype": parsed.dtype,
+        "shape": parsed.shape,
+        "numel": parsed.numel,
+        "k": parsed.count,
+        "bytes": len(frame),
+        "dense_bytes": dense_bytes,
+        "ratio": dense_bytes / len(frame),
+        "sections": sections,
+        "parts": parts,
+        "bits_per_entry": {slot: 8 * size / entries for slot, size in {**sizes, "total": len(frame)}.items()},
+        "bound_bits_per_entry": bound_bits(parsed.numel, parsed.count) / entries,
+    }
+
+
+def bound_bits(numel: int, count: int) -> float:
+    """log2 C(numel, count): the bits that a set of `count` indices costs at least if all sets are equally likely.
+
+    >>> round(bound_bits(1_000_000, 10_000) / 10_000, 2)
+    8.08
+    """
+    logs = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
+    return max(0.0, logs / math.log(2))
+
+
+# --- encoding ----------------------------------------------------------------------------------------------------
+
+
+def _context(dtype: str, numel: int, step: int, name: str, seed: int, rank: int) -> Context:
+    key = derive_key(seed, step, name)
+    return Context(dtype, numel, key=key, own_key=derive_key(key, rank))
+
+
+def _seal(
+    plan: Scheme, ctx: Context, shape: tuple[int, ...], indices: Array, values: Array, at: Callable[[Array], Array]
+) -> tuple[bytes, Array, Array, Array]:
+    """(frame, indices the receiver will see, values there, what it will see of them). `at` gathers values."""
+    body, realised = plan.indices.encode(indices, replace(ctx, count=int(indices.size)))
+    if realised is not indices:
+        values = at(realised)
+    coded, approx = plan.values.encode(values, replace(ctx, count=int(realised.size)))
+    frame = wire.Frame(ctx.dtype, shape, int(realised.size), plan.record, body, coded)
+    return wire.pack(frame), realised, values, round_to(approx, ctx.dtype)
+
+
+def _seal_and_keep(
+    plan: Scheme, ctx: Context, shape: tuple[int, ...], indices: Array, values: Array, left: Array
+) -> bytes:
+    """Seals; `left`, which holds the whole input, keeps what was not sent."""
+    frame, realised, values, sent = _seal(plan, ctx, shape, indices, values, left.__getitem__)
+    with np.errstate(invalid="ignore"):
+        left[realised] = values - sent
+    return frame
+
+
+def _compensate(plan: Scheme, ctx: Context, x: host.Dense, residual: Any) -> bytes:
+    """Seals x + residual and updates the residual in place."""
+    kept = host.to_host(residual)
+    if not isinstance(kept, host.Dense) or kept.flat.size != x.flat.size or kept.flat.dtype != x.flat.dtype:
+        raise InputError(f"the residual must be dense, of {x.flat.size} elements and a dtype that goes with {x.dtype}")
+    if not kernels.all_finite(x.flat, threads=kernels.threads):
+        total = x.flat + kept.flat
+        indices, values = plan.select.pick(total, ctx)
+        return _seal(plan, ctx, x.shape, indices, values, total.__getitem__)[0]
+    in_place = host.shares_memory(residual, kept.flat)
+    indices, values = plan.select.pick_compensated(kept.flat, x.flat, ctx)
+    frame = _seal_and_keep(plan, ctx, x.shape, indices, values, kept.flat)
+    if not in_place:
+        host.write_back(residual, kept.flat)
+    return frame
+
+
+def _compress_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Any) -> tuple[bytes, Any]:
+    """A `Sparse` is sent as it is. A dense residual takes part at its entries; otherwise what is left is a `Sparse`."""
+    if residual is None or isinstance(residual, Sparse):
+        total = x if residual is None else add(x, residual)
+        frame, realised, values, sent = _seal(plan, ctx, x.shape, total.indices, total.work_values, _at_sparse(total))
+        rest = values - sent
+        some = np.flatnonzero(rest)
+        return frame, Sparse(realised[some], rest[some], x.shape, x.dtype)
+    kept = host.to_host(residual)
+    assert isinstance(kept, host.Dense)
+    if kept.flat.size != x.numel or kept.flat.dtype != x.work_values.dtype:
+        raise InputError(f"the residual must have {x.numel} elements and a dtype that goes with {x.dtype}")
+    old = kept.flat[x.indices]
+    kept.flat[x.indices] = old + x.work_values
+    frame = _seal_and_keep(plan, ctx, x.shape, x.indices, kept.flat[x.indices], kept.flat)
+    if not np.isfinite(x.values).all():
+        kept.flat[x.indices] = old
+    if not host.shares_memory(residual, kept.flat):
+        host.write_back(residual, kept.flat)
+    return frame, residual
+
+
+def _at_sparse(x: Sparse) -> Callable[[Array], Array]:
+    """Gathers from a `Sparse`: zero where it has no entry."""
+
+    def at(realised: Array) -> Array:
+        place = np.searchsorted(x.indices, realised)
+        inside = np.minimum(place, max(0, x.count - 1))
+        hit = (x.indices[inside] == realised) if x.count else np.zeros(realised.size, bool)
+        return np.where(hit, x.work_values[inside] if x.count else 0, 0).astype(x.work_values.dtype)
+
+    return at
+
+
+def add(a: Sparse, b: Sparse) -> Sparse:
+    """The sum of two sparse tensors of one shape and dtype."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise InputError(f"{a!r} and {b!r} cannot be added")
+    indices = np.union1d(a.indices, b.indices)
+    return Sparse(indices, _at_sparse(a)(indices) + _at_sparse(b)(indices), a.shape, a.dtype)
+
+
+# --- decoding ----------------------------------------------------------------------------------------------------
+
+
+def _open(frame: bytes | bytearray | memoryview, max_numel: int | None, max_entries: int) -> tuple[wire.Frame, Scheme]:
+    parsed = wire.unpack(frame, max_numel)
+    if parsed.count > max_entries:
+        raise LimitExceeded(f"{parsed.count} entries, the caller allows max_entries={max_entries}")
+    return parsed, from_record(parsed.record)
+
+
+def _section(read: Callable[[], Result]) -> Result:
+    """Whatever a codec says against its section comes out as one kind of error."""
+    try:
+        return read()
+    except FrameError:
+        raise
+    except ValueError as error:
+        raise SectionError(str(error)) from None

@@ -1,0 +1,104 @@
+"""What an exchange may ask of the network, whatever the network is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CommArgumentError
+
+Array: TypeAlias = npt.NDArray[Any]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+BytesLike: TypeAlias = "bytes | bytearray | memoryview | Array"
+
+OPS = ("sum", "max", "bor")
+# What gloo, NCCL and MPI all add up; a wider list would work on one engine and fail on the next.
+DTYPES = frozenset(np.dtype(name) for name in ("float32", "float64", "int8", "int32", "int64", "uint8"))
+
+
+class Communicator(ABC):
+    """One rank's end of a group. Every rank calls the same collectives in the same order, from one thread.
+
+    `collectives` and `bytes_sent` count what this rank handed to the engine, padding and lengths included,
+    so reported traffic is what really left.
+    """
+
+    rank: int
+    size: int
+    collectives: int = 0
+    bytes_sent: int = 0
+
+    @abstractmethod
+    def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
+        """Every rank's bytes, in rank order; lengths may differ.
+
+        The views are read-only and hold until the next all_gather on the same channel, because buffers are
+        reused. Give each stream of similar sizes (a bucket, a parameter) its own channel: a channel remembers
+        how large its payloads are, and needs one collective instead of two.
+        """
+
+    @abstractmethod
+    def all_reduce(self, array: Array, op: str = "sum") -> Array:
+        """A new array, combined over the ranks by `sum`, `max` or `bor`; the same bits on every rank."""
+
+    @abstractmethod
+    def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
+        """The root's bytes on every rank; what the others pass is ignored."""
+
+    @abstractmethod
+    def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
+        """Send to one rank; may block until the peer receives."""
+
+    @abstractmethod
+    def recv(self, peer: int, tag: int = 0) -> bytes:
+        """The next bytes that `peer` sent here with this tag; messages keep their order."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of buffers; the user's own process group stays open."""
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
+
+
+def as_bytes(data: BytesLike) -> Bytes:
+    """The payload as a flat uint8 array, without a copy where its memory is contiguous."""
+    view = data.data if isinstance(data, np.ndarray) else memoryview(data)
+    return np.frombuffer(view if view.c_contiguous else view.tobytes(), np.uint8)
+
+
+def check_reducible(array: Array, op: str) -> None:
+    """Refuse here what some engine would refuse, crash on or add up differently."""
+    if op not in OPS:
+        raise CommArgumentError(f"all_reduce knows {', '.join(OPS)}, not {op!r}")
+    if array.dtype not in DTYPES:
+        raise CommArgumentError(f"all_reduce does not carry {array.dtype}")
+    if op == "bor" and array.dtype.kind == "f":
+        raise CommArgumentError(f"bor needs integers, not {array.dtype}")
+
+
+def check_root(comm: Communicator, root: int) -> None:
+    if not 0 <= root < comm.size:
+        raise CommArgumentError(f"rank {root} is not in a group of {comm.size}")
+
+
+def check_peer(comm: Communicator, peer: int) -> None:
+    check_root(comm, peer)
+    if peer == comm.rank:
+        raise CommArgumentError(f"rank {peer} cannot send to or receive from itself")

@@ -1,0 +1,134 @@
+"""Ranks of an MPI communicator, through mpi4py's buffer interface (never pickle)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import CommError, CommTimeout
+from .base import Array, Bytes, BytesLike, Communicator, as_bytes, check_peer, check_reducible, check_root
+from .slots import SMALL, SlotGather, length_of, pack, unpack
+
+OPS = {"sum": MPI.SUM, "max": MPI.MAX, "bor": MPI.BOR}
+SPIN, PAUSE = 1e-3, 5e-5  # seconds; MPI moves data only while someone polls, so pauses stay short
+
+
+class MPICommunicator(Communicator):
+    """A duplicate of `comm` (default: the world), so our messages never meet the caller's own.
+
+    MPI has no timeouts and a lost rank hangs the others; so every call is a non-blocking one that is polled.
+    After a timeout the group is of no more use: start the program with `python -m mpi4py`, which aborts all
+    ranks on an error that nobody catches.
+    """
+
+    def __init__(self, comm: Any = None, timeout: float = 60.0) -> None:
+        self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self._timeout = timeout
+        self._slots = SlotGather(self.size, self._gather_equal)
+        self._unusable = ""
+        self._abandoned: list[Any] = []
+
+    def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
+        return self._slots(data, channel)
+
+    def all_reduce(self, array: Array, op: str = "sum") -> Array:
+        """MPI-4.1, 6.9.6, requires that all ranks receive identical results."""
+        check_reducible(array, op)
+        mine = np.ascontiguousarray(array)
+        total = np.empty_like(mine)
+        self._collective("all_reduce", mine.nbytes, self._comm.Iallreduce, mine, total, OPS[op])
+        return total.reshape(array.shape)
+
+    def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
+        check_root(self, root)
+        mine = as_bytes(data if self.rank == root and data is not None else b"")
+        slot, rest = pack(mine, SMALL)
+        self._broadcast(slot, root)
+        if self.rank != root:
+            rest = np.empty(max(0, length_of(slot) - SMALL), np.uint8)
+        if rest.size:
+            self._broadcast(rest, root)
+        return unpack(slot, rest)
+
+    def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
+        check_peer(self, peer)
+        message = as_bytes(data)
+        self.bytes_sent += message.size
+        self._wait("send", self._comm.Isend, message, peer, tag)
+
+    def recv(self, peer: int, tag: int = 0) -> bytes:
+        check_peer(self, peer)
+        self._check_usable("recv")
+        status = MPI.Status()
+        found: list[Any] = []
+
+        def probe() -> bool:
+            message = self._comm.Improbe(peer, tag, status)
+            found.extend([message] if message is not None else [])
+            return bool(found)
+
+        self._poll("recv", probe)
+        buffer = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+        self._wait("recv", found[0].Irecv, buffer)
+        return buffer.tobytes()
+
+    def barrier(self) -> None:
+        self._collective("barrier", 0, self._comm.Ibarrier)
+
+    def close(self) -> None:
+        """Collective, as freeing a communicator is; a group that timed out is left for the process's end."""
+        self._slots.clear()
+        if not self._unusable:
+            self._unusable = "the communicator is closed"
+            self._comm.Free()
+
+    def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
+        self._collective("all_gather", mine.size, self._comm.Iallgather, mine, everyone)
+
+    def _broadcast(self, buffer: Bytes, root: int) -> None:
+        sent = buffer.size if root == self.rank else 0
+        self._collective("broadcast", sent, self._comm.Ibcast, buffer, root)
+
+    def _collective(self, name: str, nbytes: int, start: Callable[..., Any], *args: Any) -> None:
+        self.collectives += 1
+        self.bytes_sent += nbytes
+        self._wait(name, start, *args)
+
+    def _wait(self, name: str, start: Callable[..., Any], *args: Any) -> None:
+        self._check_usable(name)
+        with _translated(name):
+            request = start(*args)
+        try:
+            self._poll(name, request.Test)
+        except CommTimeout:
+            # A collective cannot be cancelled, so MPI may still write into these buffers.
+            self._abandoned += [request, *args]
+            self._unusable = f"an earlier {name} timed out"
+            raise
+
+    def _poll(self, name: str, done: Callable[[], bool]) -> None:
+        begin = time.monotonic()
+        with _translated(name):
+            while not done():
+                waited = time.monotonic() - begin
+                if waited > self._timeout:
+                    raise CommTimeout(f"{name}: some rank did not arrive within {self._timeout:g} s")
+                time.sleep(PAUSE if waited > SPIN else 0)
+
+    def _check_usable(self, name: str) -> None:
+        if self._unusable:
+            raise CommError(f"{name}: {self._unusable}")
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except MPI.Exception as error:
+        raise CommError(f"{name}: {error}") from error

@@ -1,0 +1,120 @@
+"""Payloads of unknown length over engines that only move buffers of equal, known length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from zlib import crc32
+
+import numpy as np
+
+from ..errors import CommMismatch
+from .base import Bytes, BytesLike, as_bytes
+
+HEADER = 8
+SMALL = 512 - HEADER  # below this a message costs its latency, not its bytes
+LENGTH_BITS = 48
+PATIENCE = 8
+
+GatherEqual = Callable[[Bytes, Bytes], None]
+
+
+def pack(data: Bytes, capacity: int, label: int = 0) -> tuple[Bytes, Bytes]:
+    """A slot with the length and what fits of the payload, and the rest."""
+    slot = np.zeros(HEADER + capacity, np.uint8)
+    return slot, _fill(slot, data, label)
+
+
+def length_of(slot: Bytes) -> int:
+    """The whole payload's length, from a slot of `pack`."""
+    return int(slot[:HEADER].view("<u8")[0]) & ((1 << LENGTH_BITS) - 1)
+
+
+def unpack(slot: Bytes, rest: Bytes) -> bytes:
+    """The payload that `pack` split."""
+    return slot[HEADER : HEADER + length_of(slot)].tobytes() + rest.tobytes()
+
+
+def _fill(slot: Bytes, data: Bytes, label: int) -> Bytes:
+    head = data[: slot.size - HEADER]
+    slot[:HEADER].view("<u8")[0] = label << LENGTH_BITS | data.size
+    slot[HEADER : HEADER + head.size] = head
+    return data[head.size :]
+
+
+class SlotGather:
+    """Uneven all_gather over an even one, in one collective as long as payloads keep about their size.
+
+    1. Each rank fills a slot: 8 bytes of length, then as much of the payload as the channel's capacity takes.
+    2. One collective moves the slots; now every rank knows every length.
+    3. If some payload did not fit, a second collective moves the rests.
+    4. Every rank derives the next capacity from the same lengths, so no rank needs to ask.
+    """
+
+    def __init__(self, size: int, gather: GatherEqual) -> None:
+        self._size = size
+        self._gather = gather
+        self._channels: dict[str, _Channel] = {}
+
+    def __call__(self, data: BytesLike, channel: str = "") -> list[memoryview]:
+        if channel not in self._channels:
+            self._channels[channel] = _Channel(channel, self._size)
+        slots = self._channels[channel]
+        rest = _fill(slots.mine, as_bytes(data), slots.label)
+        self._gather(slots.mine, slots.everyone.reshape(-1))
+        lengths = slots.lengths()
+        parts = [row[HEADER : HEADER + n] for row, n in zip(slots.everyone, lengths, strict=True)]
+        excess = max(lengths) - slots.capacity
+        if excess > 0:
+            parts = self._append(parts, rest, lengths, excess)
+        slots.adapt(max(lengths))
+        return [part.data.toreadonly() for part in parts]
+
+    def _append(self, heads: list[Bytes], rest: Bytes, lengths: list[int], excess: int) -> list[Bytes]:
+        mine, everyone = np.zeros(excess, np.uint8), np.empty((self._size, excess), np.uint8)
+        mine[: rest.size] = rest
+        self._gather(mine, everyone.reshape(-1))
+        tails = (row[: n - head.size] for row, n, head in zip(everyone, lengths, heads, strict=True))
+        return [np.concatenate(pair) for pair in zip(heads, tails, strict=True)]
+
+    def clear(self) -> None:
+        self._channels.clear()
+
+
+class _Channel:
+    """The buffers of one channel, and the rule for their size."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self.label = crc32(name.encode()) & 0xFFFF
+        self.capacity = 0
+        self._size = size
+        self._loose = self._peak = 0
+        self._resize(SMALL)
+
+    def lengths(self) -> list[int]:
+        headers = np.ascontiguousarray(self.everyone[:, :HEADER]).view("<u8")[:, 0]
+        strangers = np.flatnonzero(headers >> np.uint64(LENGTH_BITS) != self.label)
+        if strangers.size:
+            names = strangers.tolist()
+            raise CommMismatch(f"all_gather(channel={self.name!r}): ranks {names} called something else")
+        return [int(header) & ((1 << LENGTH_BITS) - 1) for header in headers]
+
+    def adapt(self, largest: int) -> None:
+        """Grow when a payload did not fit; shrink at once below half, below 3/4 only when it lasts.
+
+        Too small costs one more collective, too large costs padding on every step.
+        """
+        self._loose = self._loose + 1 if 4 * largest < 3 * self.capacity else 0
+        self._peak = max(self._peak, largest) if self._loose else 0
+        if largest > self.capacity or 2 * largest < self.capacity:
+            self._resize(largest)
+        elif self._loose == PATIENCE:
+            self._resize(self._peak)
+
+    def _resize(self, largest: int) -> None:
+        self._loose = self._peak = 0
+        capacity = max(SMALL, -(-(largest + largest // 16) // 64) * 64)
+        if capacity != self.capacity:
+            self.capacity = capacity
+            self.mine = np.zeros(HEADER + capacity, np.uint8)
+            self.everyone = np.zeros((self._size, HEADER + capacity), np.uint8)

@@ -1,0 +1,143 @@
+"""Ranks of a torch.distributed process group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..errors import CommError, CommTimeout
+from .base import Array, Bytes, BytesLike, Communicator, as_bytes, check_peer, check_reducible, check_root
+from .slots import HEADER, SMALL, SlotGather, length_of, pack, unpack
+
+OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
+CPU = torch.device("cpu")
+
+
+class TorchCommunicator(Communicator):
+    """A process group of any backend; waits as long as the group's own timeout.
+
+    Everything travels as plain uint8 or as the reduced dtype: gloo knows no float8 and no unsigned 16 or 32.
+    `device` is where the engine wants its buffers: by default the CPU if it can, else the accelerator in use.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str | None = None) -> None:
+        if not dist.is_initialized():
+            raise CommError("torch.distributed has no process group: call init_process_group first")
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise CommError("this process is not a member of the group")
+        self._device = torch.device(device) if device is not None else _default_device(group)
+        self._slots = SlotGather(self.size, self._gather_equal)
+        self._closed = False
+
+    def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
+        return self._slots(data, channel)
+
+    def all_reduce(self, array: Array, op: str = "sum") -> Array:
+        check_reducible(array, op)
+        total = np.array(array, order="C")
+        if total.size:
+            tensor = self._stage(total)
+            self._collective("all_reduce", total.nbytes, dist.all_reduce, tensor, OPS[op])
+            self._unstage(tensor, total)
+        return total
+
+    def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
+        check_root(self, root)
+        mine = as_bytes(data if self.rank == root and data is not None else b"")
+        slot, rest = pack(mine, SMALL)
+        self._broadcast(slot, root)
+        rest = _rest_for(slot) if self.rank != root else rest.copy()
+        if rest.size:
+            self._broadcast(rest, root)
+        return unpack(slot, rest)
+
+    def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
+        check_peer(self, peer)
+        slot, rest = pack(as_bytes(data), SMALL)
+        for part in (slot, rest.copy()):
+            if part.size:
+                self.bytes_sent += part.size
+                self._call("send", dist.send, self._stage(part), self._global(peer), tag=tag)
+
+    def recv(self, peer: int, tag: int = 0) -> bytes:
+        check_peer(self, peer)
+        slot = self._receive(np.zeros(HEADER + SMALL, np.uint8), peer, tag)
+        return unpack(slot, self._receive(_rest_for(slot), peer, tag))
+
+    def barrier(self) -> None:
+        # On NCCL dist.barrier guesses a device; a one-byte all_reduce uses ours.
+        self.all_reduce(np.zeros(1, np.uint8))
+
+    def close(self) -> None:
+        self._slots.clear()
+        self._closed = True
+
+    def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
+        source, target = self._stage(mine), self._stage(everyone, filled=False)
+        self._collective("all_gather", mine.size, dist.all_gather_into_tensor, target, source)
+        self._unstage(target, everyone)
+
+    def _broadcast(self, buffer: Bytes, root: int) -> None:
+        tensor = self._stage(buffer)
+        sent = buffer.size if root == self.rank else 0
+        self._collective("broadcast", sent, dist.broadcast, tensor, self._global(root))
+        self._unstage(tensor, buffer)
+
+    def _receive(self, buffer: Bytes, peer: int, tag: int) -> Bytes:
+        if buffer.size:
+            tensor = self._stage(buffer, filled=False)
+            self._call("recv", dist.recv, tensor, self._global(peer), tag=tag)
+            self._unstage(tensor, buffer)
+        return buffer
+
+    def _global(self, rank: int) -> int:
+        return rank if self._group is None else dist.get_global_rank(self._group, rank)
+
+    def _stage(self, array: Array, filled: bool = True) -> torch.Tensor:
+        """The array's memory itself on CPU; on a device, a tensor from torch's caching allocator."""
+        host = torch.from_numpy(array)
+        if self._device == CPU:
+            return host
+        staged = torch.empty_like(host, device=self._device)
+        return staged.copy_(host) if filled else staged
+
+    def _unstage(self, tensor: torch.Tensor, array: Array) -> None:
+        if self._device != CPU:
+            torch.from_numpy(array).copy_(tensor)
+
+    def _collective(self, name: str, nbytes: int, fn: Callable[..., Any], *args: Any) -> None:
+        self.collectives += 1
+        self.bytes_sent += nbytes
+        self._call(name, fn, *args)
+
+    def _call(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if self._closed:
+            raise CommError(f"{name}: the communicator is closed")
+        try:
+            fn(*args, group=self._group, **kwargs)
+        except (RuntimeError, ValueError) as error:
+            raise _translate(name, error) from error
+
+
+def _rest_for(slot: Bytes) -> Bytes:
+    return np.empty(max(0, length_of(slot) - SMALL), np.uint8)
+
+
+def _translate(name: str, error: Exception) -> CommError:
+    """Torch tells a timeout from other failures only in its message."""
+    text = str(error)
+    late = any(word in text.lower() for word in ("timed out", "timeout"))
+    return (CommTimeout if late else CommError)(f"{name}: {text}")
+
+
+def _default_device(group: dist.ProcessGroup | None) -> torch.device:
+    devices = [pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")]
+    if "cpu" in devices:
+        return CPU
+    return torch.device(devices[0], torch.get_device_module(devices[0]).current_device())

@@ -1,0 +1,5 @@
+"""How ranks come to the mean."""
+
+from .allgather import AllGather
+
+__all__ = ["AllGather"]

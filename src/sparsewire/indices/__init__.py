@@ -1,0 +1,11 @@
+"""Support ⇄ bytes."""
+
+from .best import Best
+from .bitmap import Bitmap
+from .elias_fano import EliasFano
+from .huffman import Huffman
+from .raw import RawIndices
+from .rice import Rice
+from .run_length import RunLength
+
+__all__ = ["Best", "Bitmap", "EliasFano", "Huffman", "RawIndices", "Rice", "RunLength"]

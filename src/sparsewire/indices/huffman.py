@@ -1,0 +1,116 @@
+"""`huffman`: the gaps' sizes Huffman-coded, their lower bits as they are.
+
+A gap's symbol is its leading bit's place and the bit below, as in Deflate's distances: few symbols, so the table costs
+tens of bytes, and what is left over is close to evenly spread.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import kernels
+from ..binary import Reader, join, varint
+from ..contract import Context, IndexCodec
+from ..kernels import HUFFMAN_MAX_LENGTH, Array, Bytes
+
+
+def huffman_lengths(counts: Array) -> Bytes:
+    """Code lengths for symbols with these counts: Huffman's, halving the counts until none is too long."""
+    used = np.flatnonzero(counts)
+    lengths = np.zeros(counts.size, np.uint8)
+    weights = {int(symbol): int(counts[symbol]) for symbol in used}
+    while used.size:
+        for symbol, length in _tree_depths(weights).items():
+            lengths[symbol] = length
+        if lengths.max() <= HUFFMAN_MAX_LENGTH:
+            break
+        weights = {symbol: (weight + 1) // 2 for symbol, weight in weights.items()}
+    return lengths
+
+
+def _tree_depths(weights: dict[int, int]) -> dict[int, int]:
+    if len(weights) == 1:
+        return dict.fromkeys(weights, 1)
+    heap: list[tuple[int, int, tuple[int, ...]]] = [
+        (weight, symbol, (symbol,)) for symbol, weight in sorted(weights.items())
+    ]
+    heapq.heapify(heap)
+    depths = dict.fromkeys(weights, 0)
+    while len(heap) > 1:
+        first, second = heapq.heappop(heap), heapq.heappop(heap)
+        for symbol in first[2] + second[2]:
+            depths[symbol] += 1
+        heapq.heappush(heap, (first[0] + second[0], min(first[1], second[1]), first[2] + second[2]))
+    return depths
+
+
+def _symbols(gaps: Array) -> tuple[Bytes, Bytes]:
+    """(symbol, number of extra bits) of each gap."""
+    wide = gaps.astype(np.uint64)
+    exponent = _floor_log2(wide)
+    below = np.maximum(exponent, 1) - 1
+    middle = (wide >> below.astype(np.uint64)) & np.uint64(1)
+    symbols = np.where(wide < 2, wide, 2 * exponent.astype(np.uint64) + middle).astype(np.uint8)
+    return symbols, np.where(wide < 2, 0, below).astype(np.uint8)
+
+
+def _floor_log2(x: Array) -> Array:
+    """Exact for all uint64, 0 for 0: frexp of a float64 may round up, which the comparison takes back."""
+    exponent = np.maximum(np.frexp(x.astype(np.float64))[1] - 1, 0).astype(np.uint64)
+    over = (exponent > 63) | ((np.uint64(1) << np.minimum(exponent, np.uint64(63))) > np.maximum(x, np.uint64(1)))
+    return exponent - over.astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class Huffman(IndexCodec):
+    """Huffman codes of the gaps' sizes; the table travels."""
+
+    id = "huffman"
+    wire_id = 4
+
+    def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
+        if not indices.size:
+            return b"", indices
+        gaps = kernels.gaps(indices)
+        symbols, extra = _symbols(gaps)
+        lengths = huffman_lengths(np.bincount(symbols))
+        stream = kernels.huffman_encode(symbols, lengths)
+        table = kernels.pack_bits(lengths.astype(np.uint32), 4)
+        rest = kernels.pack_uneven(gaps, extra)
+        return join(bytes([lengths.size]), table, varint(stream.size), stream, rest), indices
+
+    def decode(self, body: memoryview, ctx: Context) -> Array:
+        table, stream, rest = self._streams(body, ctx)
+        if not ctx.count:
+            return kernels.from_gaps(table.astype(np.uint32), ctx.numel).astype(kernels.index_dtype(ctx.numel))
+        symbols = kernels.huffman_decode(stream, table, ctx.count).astype(np.uint64)
+        if symbols.max() > 127:
+            raise ValueError("a Huffman symbol is out of range")
+        exponent = np.maximum(symbols >> np.uint64(1), np.uint64(1))
+        extra = np.where(symbols < 2, 0, exponent - np.uint64(1)).astype(np.uint8)
+        lead = np.where(symbols < 2, symbols, (np.uint64(2) | symbols & np.uint64(1)) << (exponent - np.uint64(1)))
+        return kernels.from_gaps(lead | kernels.unpack_uneven(rest, extra), ctx.numel)
+
+    def estimate(self, indices: Array, ctx: Context) -> int:
+        if not indices.size:
+            return 0
+        symbols, extra = _symbols(kernels.gaps(indices))
+        counts = np.bincount(symbols)
+        bits = int((counts * huffman_lengths(counts)).sum()) + int(extra.sum(dtype=np.int64))
+        return bits // 8 + counts.size // 2 + 5
+
+    def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
+        _, stream, rest = self._streams(body, ctx)
+        return {"table": len(body) - stream.size - rest.size, "symbols": stream.size, "extra": rest.size}
+
+    def _streams(self, body: memoryview, ctx: Context) -> tuple[Bytes, Bytes, Bytes]:
+        reader = Reader(body)
+        if not ctx.count:
+            return reader.bytes(0), reader.bytes(0), reader.rest()
+        size = reader.byte()
+        table = kernels.unpack_bits(reader.bytes((size + 1) // 2), 4, size).astype(np.uint8)
+        return table, reader.bytes(reader.varint()), reader.rest()

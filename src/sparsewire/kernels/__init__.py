@@ -1,0 +1,99 @@
+"""The hot loops: native where the extension was built, NumPy otherwise; both give the same bits.
+
+The names are those of `reference`, which documents them. `SPARSEWIRE_KERNELS=reference` forces NumPy,
+`SPARSEWIRE_THREADS` sets how many threads a dense-sized kernel may use (1).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from types import ModuleType
+
+from . import reference
+from .reference import (
+    HUFFMAN_MAX_LENGTH,
+    Array,
+    Bytes,
+    accumulate,
+    all_finite,
+    bitmap,
+    dequantize,
+    elias_fano_decode,
+    elias_fano_encode,
+    elias_fano_width,
+    from_bitmap,
+    from_gaps,
+    from_run_lengths,
+    gaps,
+    huffman_decode,
+    huffman_encode,
+    index_dtype,
+    pack_bits,
+    pack_uneven,
+    permute,
+    quantize,
+    random_bits,
+    rice_decode,
+    rice_encode,
+    run_lengths,
+    threshold,
+    topk,
+    topk_add,
+    unpack_bits,
+    unpack_uneven,
+)
+
+# What a backend must offer: all of `reference` but its helpers. The imports above give the names their types, `use`
+# puts the backend's functions behind them.
+HELPERS = {"elias_fano_width", "huffman_codes", "index_dtype", "magnitude_bits", "mix64"}
+CONTRACT = sorted(
+    name
+    for name, function in vars(reference).items()
+    if getattr(function, "__module__", "") == reference.__name__ and not name.startswith("_") and name not in HELPERS
+)
+
+threads = int(os.environ.get("SPARSEWIRE_THREADS", "1"))
+
+
+def native() -> ModuleType | None:
+    """The extension module, or None where it was not built."""
+    try:
+        return importlib.import_module("._native", __name__)
+    except ImportError:
+        return None
+
+
+def backend() -> str:
+    return "reference" if topk is reference.topk else "native"
+
+
+def use(name: str) -> None:
+    """Switches to the "native" or the "reference" kernels, for the whole process.
+
+    >>> use("reference"); backend()
+    'reference'
+    >>> use("native") if native() else None
+    """
+    module = {"native": native(), "reference": reference}.get(name)
+    if module is None:
+        raise ImportError(f"there are no {name} kernels here; reinstall sparsewire with a C++ compiler at hand")
+    globals().update({function: getattr(module, function) for function in CONTRACT})
+
+
+def _start() -> None:
+    if os.environ.get("SPARSEWIRE_KERNELS") == "reference":
+        return
+    if native():
+        use("native")
+    else:
+        warnings.warn(
+            "sparsewire runs on its NumPy kernels: the same results, many times slower. "
+            "For the native ones, install a C++ compiler and reinstall sparsewire.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+_start()

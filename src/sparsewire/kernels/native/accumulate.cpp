@@ -1,0 +1,105 @@
+// The dense sum of sparse parts, block by block: a block is zeroed and then filled while it is in cache.
+#include <algorithm>
+#include <variant>
+
+#include "common.hpp"
+
+namespace sparsewire {
+namespace {
+
+constexpr size_t kBlock = size_t{1} << 16;
+
+template <class T, class Index>
+struct Part {
+  In<Index> indices;
+  In<T> values;
+};
+template <class T>
+using AnyPart = std::variant<Part<T, int32_t>, Part<T, int64_t>>;
+
+// Ascending from ≥ 0 to < size leaves nothing outside.
+template <class Index>
+bool fits(const Index* indices, size_t n, size_t size) {
+  if (n == 0) return true;
+  if (indices[0] < 0 || static_cast<uint64_t>(indices[n - 1]) >= size) return false;
+  Index disorder = 0;
+  for (size_t i = 1; i < n; ++i) disorder |= indices[i - 1] >= indices[i];
+  return !disorder;
+}
+
+// Adds the entries below `end`, from entry `at` on, and returns the first entry left.
+template <class T, class Index>
+size_t add_until(T* out, const Part<T, Index>& part, T scale, size_t at, size_t end) {
+  const Index* indices = part.indices.data();
+  const T* values = part.values.data();
+  const size_t n = part.indices.size();
+  for (; at < n && static_cast<size_t>(indices[at]) < end; ++at) out[indices[at]] += values[at] * scale;
+  return at;
+}
+
+template <class T, class Index>
+size_t first_from(const Part<T, Index>& part, size_t begin) {
+  const Index* indices = part.indices.data();
+  const auto below = [&](Index index) { return static_cast<size_t>(index) < begin; };
+  return std::partition_point(indices, indices + part.indices.size(), below) - indices;
+}
+
+template <class T>
+void accumulate_range(T* out, size_t begin, size_t end, const std::vector<AnyPart<T>>& parts, T scale, size_t* cursors) {
+  for (size_t p = 0; p < parts.size(); ++p)
+    cursors[p] = std::visit([&](const auto& part) { return first_from(part, begin); }, parts[p]);
+  for (size_t at = begin; at < end; at += kBlock) {
+    const size_t stop = std::min(end, at + kBlock);
+    std::memset(out + at, 0, (stop - at) * sizeof(T));
+    for (size_t p = 0; p < parts.size(); ++p)
+      cursors[p] = std::visit([&](const auto& part) { return add_until(out, part, scale, cursors[p], stop); }, parts[p]);
+  }
+}
+
+template <class T>
+AnyPart<T> to_part(nb::handle item) {
+  nb::tuple pair;
+  Part<T, int32_t> narrow;
+  Part<T, int64_t> wide;
+  if (nb::try_cast(item, pair, false) && pair.size() == 2) {
+    if (nb::try_cast(pair[0], narrow.indices, false) && nb::try_cast(pair[1], narrow.values, false)) return narrow;
+    if (nb::try_cast(pair[0], wide.indices, false) && nb::try_cast(pair[1], wide.values, false)) return wide;
+  }
+  throw nb::type_error("a part is a tuple of int32 or int64 indices and values of the output's type, both contiguous");
+}
+
+template <class T>
+void accumulate(const InOut<T>& out, const nb::sequence& list, double factor, int threads) {
+  std::vector<AnyPart<T>> parts;
+  for (nb::handle item : list) parts.push_back(to_part<T>(item));
+  nb::gil_scoped_release release;
+  for (const auto& any : parts)
+    std::visit(
+        [&](const auto& part) {
+          require(part.indices.size() == part.values.size(), "a part has as many indices as values");
+          require(fits(part.indices.data(), part.indices.size(), out.size()),
+                  "a part's indices must ascend and lie within the output");
+        },
+        any);
+  const size_t workers = std::clamp<size_t>(out.size() / kBlock, 1, std::max(1, threads));
+  const size_t length = (out.size() / kBlock / workers + 1) * kBlock;
+  std::vector<size_t> cursors(workers * parts.size());
+  parallel(static_cast<int>(workers), [&](int worker) {
+    const size_t begin = std::min(out.size(), worker * length), end = std::min(out.size(), begin + length);
+    accumulate_range(out.data(), begin, end, parts, static_cast<T>(factor), cursors.data() + worker * parts.size());
+  });
+}
+
+template <class T>
+void bind(nb::module_& m) {
+  using nb::arg;
+  m.def("accumulate", &accumulate<T>, arg("out").noconvert(), arg("parts"), arg("scale"), arg("threads") = 1);
+}
+
+const Binder binder([](nb::module_& m) {
+  bind<float>(m);
+  bind<double>(m);
+});
+
+}  // namespace
+}  // namespace sparsewire

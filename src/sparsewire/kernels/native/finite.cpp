@@ -1,0 +1,68 @@
+// all_finite: one read of the array, with an early end.
+#include <atomic>
+
+#include "common.hpp"
+
+namespace sparsewire {
+namespace {
+
+constexpr size_t kBlock = 1 << 14;
+
+// The exponent's bits are all ones in NaN and inf alone, so the largest magnitude tells. Written so that the compiler
+// vectorises it for whichever instruction set the caller is built for.
+template <class U>
+inline __attribute__((always_inline)) U largest(const U* x, size_t n, U mask) {
+  U most = 0;
+  for (size_t i = 0; i < n; ++i) {
+    U magnitude = x[i] & mask;
+    most = magnitude > most ? magnitude : most;
+  }
+  return most;
+}
+
+template <class U>
+U largest_plain(const U* x, size_t n, U mask) {
+  return largest(x, n, mask);
+}
+
+#if defined(__x86_64__)
+template <class U>
+__attribute__((target("avx2"))) U largest_avx2(const U* x, size_t n, U mask) {
+  return largest(x, n, mask);
+}
+#endif
+
+template <class U>
+bool finite_range(const U* x, size_t n, U mask, U infinity) {
+  auto find = largest_plain<U>;
+#if defined(__x86_64__)
+  if (isa() != Isa::plain) find = largest_avx2<U>;
+#endif
+  for (size_t i = 0; i < n; i += kBlock)
+    if (find(x + i, n - i < kBlock ? n - i : kBlock, mask) >= infinity) return false;
+  return true;
+}
+
+template <class T, class U>
+bool all_finite(In<T> x, int threads) {
+  const U* data = reinterpret_cast<const U*>(x.data());
+  const U mask = ~U(0) >> 1;
+  const U infinity = sizeof(T) == 4 ? U(0x7F800000u) : U(0x7FF0000000000000ull);
+  size_t size = x.size();
+  nb::gil_scoped_release release;
+  const int parts = threads < 1 ? 1 : threads;
+  std::atomic<bool> finite{true};
+  parallel(parts, [&](int part) {
+    size_t from = size * part / parts, to = size * (part + 1) / parts;
+    if (!finite_range<U>(data + from, to - from, mask, infinity)) finite = false;
+  });
+  return finite;
+}
+
+const Binder binder([](nb::module_& m) {
+  m.def("all_finite", &all_finite<float, uint32_t>, nb::arg("x"), nb::arg("threads") = 1);
+  m.def("all_finite", &all_finite<double, uint64_t>, nb::arg("x"), nb::arg("threads") = 1);
+});
+
+}  // namespace
+}  // namespace sparsewire

@@ -1,0 +1,47 @@
+// The dense pass of selection without intrinsics: loops that compilers vectorise for whatever the target has.
+#include "select_scan.hpp"
+
+namespace sparsewire {
+namespace {
+
+typedef uint64_t Vector __attribute__((vector_size(16)));
+
+// Bytes of 0 or 1 to bits: the product moves the lowest bit of byte i to bit 56 + i.
+uint64_t pack_flags(const uint8_t* flags) {
+  uint64_t word = 0;
+  for (size_t i = 0; i < kWord / 8; ++i) {
+    uint64_t eight;
+    std::memcpy(&eight, flags + 8 * i, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    eight = __builtin_bswap64(eight);
+#endif
+    word |= (eight * 0x0102040810204080) >> 56 << (8 * i);
+  }
+  return word;
+}
+
+template <class T, bool kAdd>
+uint64_t mark(T* residual, const T* x, Bits<T> floor) {
+  uint8_t flags[kWord];
+  for (size_t i = 0; i < kWord; ++i) {
+    T value = x[i];
+    if constexpr (kAdd) residual[i] = value = residual[i] + value;
+    flags[i] = magnitude(value) > floor;
+  }
+  return pack_flags(flags);
+}
+
+template <class T, bool kAdd>
+size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+  uint64_t words[kBlock<T> / kWord];
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kAdd>(residual + w * kWord, x + w * kWord, floor);
+  return list<T, kAdd>(words, residual, x, n, first, floor, indices, values);
+}
+
+uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
+
+}  // namespace
+
+const Scans plain_scans = {scan<float, false>, scan<float, true>, scan<double, false>, scan<double, true>, read};
+
+}  // namespace sparsewire

@@ -1,0 +1,112 @@
+// The dense pass of selection: mark what exceeds a floor, 64 entries to a word, then list the marked entries.
+//
+// Each instruction set has its own marking; listing is shared. Two steps, because the words hold few hits at random
+// places: a branch per vector would be mispredicted far more often than one per word.
+#pragma once
+
+#include <type_traits>
+
+#include "common.hpp"
+
+#define SPARSEWIRE_INLINE inline __attribute__((always_inline))
+
+namespace sparsewire {
+
+// Magnitudes are compared as these: the sign bit is never set, so that a signed compare is right, and -1 is below all.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+template <class T>
+constexpr Bits<T> kMaxBits = static_cast<Bits<T>>(~std::make_unsigned_t<Bits<T>>{0} >> 1);
+
+template <class T>
+SPARSEWIRE_INLINE Bits<T> magnitude(T value) {
+  Bits<T> bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits & kMaxBits<T>;
+}
+
+constexpr size_t kWord = 64;
+template <class T>
+constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are listed: a page, measured to be best
+constexpr size_t kSlack = 4;                 // a listing may write this many entries behind its end
+
+// Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
+// `add` first adds x to the residual and then lists the residual; `list` ignores it.
+template <class T>
+using Scan = size_t (*)(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values);
+
+struct Scans {
+  Scan<float> list_float, add_float;
+  Scan<double> list_double, add_double;
+  uint64_t (*read)(const char* data, size_t bytes);
+};
+extern const Scans plain_scans;
+#if defined(__x86_64__)
+extern const Scans avx2_scans, avx512_scans;
+#endif
+
+// Two entries of every word are written whether or not they are hits, and the next block is fetched meanwhile.
+template <class T>
+SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T* source, const T* added,
+                                    int32_t first, int32_t* indices, T* values) {
+  size_t size = 0;
+  for (size_t w = 0; w < count; ++w, source += kWord, added += kWord, first += kWord) {
+    for (size_t i = 0; i < kWord; i += 64 / sizeof(T)) {
+      __builtin_prefetch(source + kBlock<T> + i);
+      if (added != source) __builtin_prefetch(added + kBlock<T> + i);
+    }
+    uint64_t word = words[w];
+    const size_t hits = __builtin_popcountll(word);
+    for (size_t i = 0; i < 2 || i < hits; ++i, word &= word - 1) {
+      const int bit = __builtin_ctzll(word | uint64_t{1} << 63);
+      indices[size + i] = first + bit;
+      values[size + i] = source[bit];
+    }
+    size += hits;
+  }
+  return size;
+}
+
+// The entries after the last whole word.
+template <class T, bool kAdd>
+SPARSEWIRE_INLINE size_t list_tail(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
+                                   T* values) {
+  size_t size = 0;
+  for (size_t i = 0; i < n; ++i) {
+    T value = x[i];
+    if constexpr (kAdd) value = residual[i] += value;
+    indices[size] = first + static_cast<int32_t>(i);
+    values[size] = value;
+    size += magnitude(value) > floor;
+  }
+  return size;
+}
+
+template <class T, bool kAdd>
+SPARSEWIRE_INLINE size_t list(const uint64_t* words, T* residual, const T* x, size_t n, int32_t first, Bits<T> floor,
+                              int32_t* indices, T* values) {
+  const size_t count = n / kWord, whole = count * kWord;
+  const size_t size = list_words(words, count, kAdd ? residual : x, x, first, indices, values);
+  return size + list_tail<T, kAdd>(residual + whole, x + whole, n - whole, first + static_cast<int32_t>(whole), floor,
+                                   indices + size, values + size);
+}
+
+// One read of the data, for benchmarks to compare with. V is the widest vector of the instruction set.
+template <class V>
+SPARSEWIRE_INLINE uint64_t read_all(const char* data, size_t bytes) {
+  V lanes[8] = {};
+  size_t at = 0;
+  for (; at + sizeof lanes <= bytes; at += sizeof lanes)
+    for (size_t i = 0; i < 8; ++i) {
+      V next;
+      std::memcpy(&next, data + at + i * sizeof(V), sizeof(V));
+      lanes[i] ^= next;
+    }
+  for (size_t i = 1; i < 8; ++i) lanes[0] ^= lanes[i];
+  uint64_t result = 0;
+  for (size_t i = 0; i < sizeof(V) / 8; ++i) result ^= lanes[0][i];
+  for (; at < bytes; ++at) result ^= static_cast<unsigned char>(data[at]);
+  return result;
+}
+
+}  // namespace sparsewire

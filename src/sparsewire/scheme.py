@@ -1,0 +1,212 @@
+"""A `Scheme` is the six slots filled. String, dict and object are one: each converts to the others.
+
+    topk(ratio=0.01) | indices=rice | values=qsgd(bits=7)+deflate | memory=residual
+
+The selection comes first; the other slots follow in any order, each `slot=codec(settings)`; a slot that is not named
+has its default. Settings are numbers, percentages, true, false, none or names, by keyword or in their declared order.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from .contract import SLOTS, Codec, IndexCodec, Memory, Select, Transform
+from .contract import Exchange as ExchangeCodec
+from .errors import HeaderError, SchemeError
+from .registry import find, find_wire, nearest
+from .values import Chain
+from .wire import Parameter, Record, Stage
+
+DEFAULTS = {
+    "select": "nonzero",
+    "transform": "identity",
+    "indices": "best",
+    "values": "raw",
+    "memory": "residual",
+    "exchange": "allgather",
+}
+_CALL = re.compile(r"(?P<name>[^\W\d]\w*)\s*(?:\((?P<settings>[^()]*)\))?\s*\Z")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a tensor is made small: `str()`, `to_dict()` and `scheme()` go round in a circle.
+
+    >>> s = scheme("topk(1%) | indices=rice")
+    >>> s == scheme(str(s)) == scheme(s.to_dict())
+    True
+    """
+
+    select: Select
+    transform: Transform
+    indices: IndexCodec
+    values: Chain
+    memory: Memory
+    exchange: ExchangeCodec
+
+    def __str__(self) -> str:
+        slots = (f"{slot}={getattr(self, slot)}" for slot in SLOTS[1:])
+        return " | ".join([str(self.select), *slots])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only: fit for JSON."""
+        return {slot: getattr(self, slot).to_dict() for slot in SLOTS}
+
+    @functools.cached_property
+    def record(self) -> Record:
+        """The scheme as frames carry it: per slot the stages, each a number or name and the settings in order."""
+        return tuple(tuple(_to_stage(codec) for codec in self._codecs(slot)) for slot in SLOTS)
+
+    def _codecs(self, slot: str) -> tuple[Codec, ...]:
+        filled = getattr(self, slot)
+        return filled.stages if isinstance(filled, Chain) else (filled,)
+
+
+def scheme(spec: str | Mapping[str, Any] | Scheme) -> Scheme:
+    """A scheme from its string or its dict; a scheme passes through.
+
+    >>> scheme("topk(1%) | values=qsgd(7)").values
+    Chain(stages=(QSGD(bits=7, bucket=512),))
+    """
+    if isinstance(spec, Scheme):
+        return spec
+    if isinstance(spec, str):
+        return _from_string(spec)
+    if isinstance(spec, Mapping):
+        return _from_dict(spec)
+    raise SchemeError(f"a scheme is a string, a dict or a Scheme, not {type(spec).__name__}")
+
+
+def from_record(record: Record) -> Scheme:
+    """The scheme that a frame carries."""
+    slots: dict[str, list[Codec]] = {}
+    for slot, stages in zip(SLOTS, record, strict=True):
+        slots[slot] = [_from_stage(slot, stage) for stage in stages]
+    try:
+        return _fill(slots)
+    except SchemeError as error:
+        raise HeaderError(f"the frame's scheme is not valid: {error}") from None
+
+
+def _fill(slots: Mapping[str, list[Codec]]) -> Scheme:
+    filled: dict[str, Any] = {}
+    for slot in SLOTS:
+        stages = slots.get(slot) or [find(slot, DEFAULTS[slot])()]
+        if slot != "values" and len(stages) != 1:
+            raise SchemeError(f"{slot} takes one codec; only values can be chained with '+'")
+        filled[slot] = Chain(tuple(stages)) if slot == "values" else stages[0]
+    return Scheme(**filled)
+
+
+# --- strings -----------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def _from_string(spec: str) -> Scheme:
+    slots: dict[str, list[Codec]] = {}
+    for position, part in enumerate(spec.split("|")):
+        slot, stages = _split_slot(part.strip(), position, spec)
+        if slot in slots:
+            raise SchemeError(f"{slot} is given twice in {spec!r}")
+        slots[slot] = [_parse_codec(slot, stage.strip(), spec) for stage in _split_stages(stages)]
+    return _fill(slots)
+
+
+def _split_slot(part: str, position: int, spec: str) -> tuple[str, str]:
+    slot, equals, stages = part.partition("=")
+    if position == 0 and ("(" in slot or not equals):
+        return "select", part
+    slot = slot.strip()
+    if not equals or slot not in SLOTS:
+        raise SchemeError(f"{part!r} in {spec!r} should read slot=codec{nearest(slot, SLOTS)}")
+    return slot, stages
+
+
+def _split_stages(stages: str) -> list[str]:
+    """Splits at '+', but not within brackets (1e+3)."""
+    return re.split(r"\+(?![^()]*\))", stages)
+
+
+def _parse_codec(slot: str, call: str, spec: str) -> Codec:
+    match = _CALL.match(call)
+    if match is None:
+        raise SchemeError(f"{call!r} in {spec!r} should read name or name(setting=value, …)")
+    positional, named = [], {}
+    for item in filter(None, (item.strip() for item in (match["settings"] or "").split(","))):
+        key, equals, value = item.partition("=")
+        if equals:
+            named[key.strip()] = _parse_value(value.strip())
+        elif named:
+            raise SchemeError(f"{call!r} in {spec!r}: a setting without a name must come first")
+        else:
+            positional.append(_parse_value(item))
+    return _build(slot, match["name"], positional, named)
+
+
+def _parse_value(word: str) -> Parameter:
+    constants: dict[str, Parameter] = {"true": True, "false": False, "none": None}
+    if word.lower() in constants:
+        return constants[word.lower()]
+    try:
+        if word.endswith("%"):
+            return float(Decimal(word[:-1]) / 100)
+        return int(word) if re.fullmatch(r"[+-]?\d+", word) else float(Decimal(word))
+    except InvalidOperation:
+        return word
+
+
+def _build(slot: str, name: str, positional: list[Parameter], named: Mapping[str, Any]) -> Codec:
+    codec = find(slot, name)
+    known = [item.name for item in fields(codec)]
+    if len(positional) > len(known):
+        raise SchemeError(f"{name} takes at most {len(known)} settings ({', '.join(known) or 'none'})")
+    settings = dict(zip(known, positional, strict=False))
+    for key, value in named.items():
+        if key not in known:
+            raise SchemeError(f"{name} has no setting {key!r}{nearest(key, known)}")
+        if key in settings:
+            raise SchemeError(f"{name}: {key} is given twice")
+        settings[key] = value
+    return codec(**settings)
+
+
+# --- dicts and records -------------------------------------------------------------------------------------------
+
+
+def _from_dict(spec: Mapping[str, Any]) -> Scheme:
+    slots: dict[str, list[Codec]] = {}
+    for slot, filled in spec.items():
+        if slot not in SLOTS:
+            raise SchemeError(f"there is no slot {slot!r}{nearest(str(slot), SLOTS)}")
+        stages = filled if isinstance(filled, (list, tuple)) else [filled]
+        slots[slot] = [_codec_from(slot, stage) for stage in stages]
+    return _fill(slots)
+
+
+def _codec_from(slot: str, stage: Any) -> Codec:
+    if isinstance(stage, str):
+        return _parse_codec(slot, stage, stage)
+    if not isinstance(stage, Mapping) or "id" not in stage:
+        raise SchemeError(f"{slot} should be a string or a dict with an 'id', not {stage!r}")
+    return _build(slot, str(stage["id"]), [], {key: value for key, value in stage.items() if key != "id"})
+
+
+def _to_stage(codec: Codec) -> Stage:
+    return codec.wire_id or codec.id, tuple(codec.config.values())
+
+
+def _from_stage(slot: str, stage: Stage) -> Codec:
+    name, parameters = stage
+    codec = find_wire(slot, name)
+    known = [item.name for item in fields(codec)]
+    if len(parameters) > len(known):
+        raise HeaderError(f"{codec.id} has {len(known)} settings, the frame gives {len(parameters)}")
+    try:
+        return codec(**dict(zip(known, parameters, strict=False)))
+    except SchemeError as error:
+        raise HeaderError(f"the frame's scheme is not valid: {error}") from None

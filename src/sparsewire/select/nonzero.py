@@ -1,0 +1,23 @@
+"""`nonzero`: every entry that is not zero, for gradients that are sparse by nature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import kernels
+from ..contract import Context, Select
+from ..kernels import Array
+
+
+@dataclass(frozen=True)
+class Nonzero(Select):
+    """All entries but +0 and −0."""
+
+    id = "nonzero"
+    wire_id = 4
+
+    def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        smallest = float(np.finfo(x.dtype).smallest_subnormal)
+        return kernels.threshold(x, smallest, threads=kernels.threads)

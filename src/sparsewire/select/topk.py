@@ -1,0 +1,45 @@
+"""`topk`: the k entries of largest magnitude, exactly; ties go to the lowest index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import kernels
+from ..contract import Context, Select
+from ..kernels import Array
+
+
+@dataclass(frozen=True)
+class Counted(Select):
+    """A selection of a given size: a `ratio` of the elements (at least one), or `k` of them."""
+
+    ratio: float | None = None
+    k: int | None = None
+
+    def check(self) -> None:
+        self.expect(self.ratio is None or self.k is None, "give ratio or k, not both")
+        if self.ratio is None and self.k is None:
+            object.__setattr__(self, "ratio", 0.01)
+        self.expect(self.ratio is None or 0 < self.ratio <= 1, "ratio lies in 0 < ratio ≤ 1 (or 0% < … ≤ 100%)")
+        self.expect(self.k is None or self.k >= 0, "k is at least 0")
+
+    def count(self, numel: int) -> int:
+        """How many of `numel` elements are chosen."""
+        if self.k is not None:
+            return min(self.k, numel)
+        assert self.ratio is not None
+        return min(numel, max(1, int(self.ratio * numel + 0.5)))
+
+
+@dataclass(frozen=True)
+class TopK(Counted):
+    """The entries of largest magnitude. NaN and inf count as the largest, so they always travel."""
+
+    id = "topk"
+    wire_id = 1
+
+    def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        return kernels.topk(x, self.count(x.size), threads=kernels.threads)
+
+    def pick_compensated(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
+        return kernels.topk_add(residual, x, self.count(x.size), threads=kernels.threads)

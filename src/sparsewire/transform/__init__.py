@@ -1,0 +1,5 @@
+"""Dense → dense, before selection."""
+
+from .identity import Identity
+
+__all__ = ["Identity"]

@@ -1,0 +1,68 @@
+"""`qsgd`: stochastic rounding to a few levels of each bucket's norm (Alistarh et al., arXiv 1610.02132).
+
+Where this differs from the paper: the norm is the bucket's largest magnitude instead of its Euclidean norm (a smaller
+error, and no sum whose order could matter), and the codes have a fixed width instead of Elias'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import kernels
+from ..binary import Reader, array, join
+from ..contract import Context, ValueCodec
+from ..kernels import Array
+from ..sparse import work_dtype
+
+
+@dataclass(frozen=True)
+class QSGD(ValueCodec):
+    """Unbiased rounding to 2^bits − 1 signed levels of each bucket's norm; what is not finite becomes NaN."""
+
+    id = "qsgd"
+    wire_id = 4
+
+    bits: int = 7
+    bucket: int = 512
+
+    def check(self) -> None:
+        self.expect(2 <= self.bits <= 16, "bits lies in 2 … 16")
+        self.expect(1 <= self.bucket <= 2**24, "bucket lies in 1 … 2**24")
+
+    def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
+        codes, norms = kernels.quantize(values, self.bits, self.bucket, ctx.own_key)
+        approx = kernels.dequantize(codes, norms, self.bits, self.bucket)
+        packed = kernels.pack_bits(codes, self.bits) if ctx.packed else codes.astype(self._whole)
+        return join(packed, norms), approx
+
+    def decode(self, body: memoryview, ctx: Context) -> Array:
+        reader = Reader(body)
+        codes = self._codes(reader.take(self._code_bytes(ctx)), ctx)
+        norms = array(reader.take(reader.left), work_dtype(ctx.dtype).str)
+        if norms.size and not (np.isfinite(norms).all() and (norms >= 0).all()):
+            raise ValueError("a norm is not a finite number ≥ 0")
+        return kernels.dequantize(codes, norms, self.bits, self.bucket)
+
+    def size_limit(self, ctx: Context) -> int:
+        return self._code_bytes(ctx) + -(-ctx.count // self.bucket) * work_dtype(ctx.dtype).itemsize
+
+    def item_size(self, ctx: Context) -> int:
+        return 1 if ctx.packed else self._whole.itemsize
+
+    def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
+        return {"codes": self._code_bytes(ctx), "norms": len(body) - self._code_bytes(ctx)}
+
+    def _codes(self, packed: memoryview, ctx: Context) -> Array:
+        if ctx.packed:
+            return kernels.unpack_bits(array(packed), self.bits, ctx.count)
+        return array(packed, self._whole.str).astype(np.uint32)
+
+    def _code_bytes(self, ctx: Context) -> int:
+        return (ctx.count * self.bits + 7) // 8 if ctx.packed else ctx.count * self._whole.itemsize
+
+    @property
+    def _whole(self) -> np.dtype[np.unsignedinteger]:
+        return np.dtype("<u1" if self.bits <= 8 else "<u2")

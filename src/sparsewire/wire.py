@@ -1,0 +1,177 @@
+"""Frame ⇄ bytes, as docs/FORMAT.md says. The only file that packs a header."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+
+from .binary import Reader, varint
+from .errors import ChecksumError, FrameError, HeaderError, LimitExceeded, TruncatedFrame, UnknownVersion
+
+MAGIC = b"\x89SWF"
+VERSION = 1
+DTYPE_CODES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
+SLOT_COUNT = 6
+MOST_DIMENSIONS, MOST_STAGES, MOST_PARAMETERS, MOST_TEXT = 32, 8, 32, 256
+CRC_SIZE = 4
+
+Parameter = None | bool | int | float | str
+Stage = tuple[int | str, tuple[Parameter, ...]]
+Record = tuple[tuple[Stage, ...], ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame's fields; the sections are views of the bytes they were read from."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    record: Record
+    indices: bytes | memoryview
+    values: bytes | memoryview
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+def pack(frame: Frame) -> bytes:
+    head = [MAGIC, bytes([VERSION, 0, DTYPE_CODES[frame.dtype], len(frame.shape)])]
+    head += [varint(n) for n in (*frame.shape, frame.count)]
+    head += [_pack_record(frame.record), varint(len(frame.indices)), varint(len(frame.values))]
+    body = b"".join([*head, frame.indices, frame.values])
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+def unpack(data: bytes | bytearray | memoryview, max_numel: int | None = None) -> Frame:
+    """Reads a frame, having checked its checksum first and every length against the buffer."""
+    reader = Reader(_checked(memoryview(data).cast("B")))
+    reader.take(len(MAGIC) + 1)
+    if reader.byte() != 0:
+        raise HeaderError("the frame has flags that this version does not know")
+    dtype = _dtype(reader.byte())
+    shape = _shape(reader, max_numel)
+    count = reader.varint()
+    if count > math.prod(shape):
+        raise HeaderError(f"{count} entries in a tensor of {math.prod(shape)} elements")
+    record = _unpack_record(reader)
+    sizes = reader.varint(), reader.varint()
+    frame = Frame(dtype, shape, count, record, reader.take(sizes[0]), reader.take(sizes[1]))
+    if reader.left:
+        raise HeaderError(f"{reader.left} bytes too many")
+    return frame
+
+
+def _checked(data: memoryview) -> memoryview:
+    """The bytes before the checksum, once magic, version and checksum are right."""
+    if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
+        raise FrameError("these bytes are not a sparsewire frame")
+    if len(data) < len(MAGIC) + 4 + CRC_SIZE:
+        raise TruncatedFrame(f"{len(data)} bytes are too few for a frame")
+    if data[len(MAGIC)] != VERSION:
+        raise UnknownVersion(f"version {data[len(MAGIC)]} of the format; this sparsewire reads version {VERSION}")
+    body, (crc,) = data[:-CRC_SIZE], struct.unpack("<I", data[-CRC_SIZE:])
+    if zlib.crc32(body) != crc:
+        raise ChecksumError("the checksum is wrong: the frame is damaged or cut short")
+    return body
+
+
+def _dtype(code: int) -> str:
+    for name, known in DTYPE_CODES.items():
+        if known == code:
+            return name
+    raise HeaderError(f"there is no dtype {code}")
+
+
+def _shape(reader: Reader, max_numel: int | None) -> tuple[int, ...]:
+    dimensions = reader.byte()
+    if dimensions > MOST_DIMENSIONS:
+        raise HeaderError(f"{dimensions} dimensions, at most {MOST_DIMENSIONS} are allowed")
+    shape = tuple(reader.varint() for _ in range(dimensions))
+    if math.prod(shape) >= 2**63:
+        raise HeaderError("2**63 elements or more")
+    if max_numel is not None and math.prod(shape) > max_numel:
+        raise LimitExceeded(f"{math.prod(shape)} elements, the caller allows max_numel={max_numel}")
+    return shape
+
+
+# --- the scheme record -------------------------------------------------------------------------------------------
+
+
+def _pack_record(record: Record) -> bytes:
+    return b"".join(bytes([len(stages)]) + b"".join(map(_pack_stage, stages)) for stages in record)
+
+
+def _pack_stage(stage: Stage) -> bytes:
+    name, parameters = stage
+    head = varint(name) if isinstance(name, int) else varint(0) + _pack_text(name)
+    return head + varint(len(parameters)) + b"".join(map(_pack_parameter, parameters))
+
+
+def _pack_parameter(value: Parameter) -> bytes:
+    match value:
+        case None:
+            return b"\0"
+        case bool():
+            return b"\2" if value else b"\1"
+        case int():
+            return b"\3" + varint(value) if value >= 0 else b"\4" + varint(-1 - value)
+        case float():
+            return b"\5" + struct.pack("<d", value)
+    return b"\6" + _pack_text(value)
+
+
+def _pack_text(text: str) -> bytes:
+    data = text.encode()
+    return varint(len(data)) + data
+
+
+def _unpack_record(reader: Reader) -> Record:
+    return tuple(_unpack_stages(reader) for _ in range(SLOT_COUNT))
+
+
+def _unpack_stages(reader: Reader) -> tuple[Stage, ...]:
+    count = reader.byte()
+    if not 1 <= count <= MOST_STAGES:
+        raise HeaderError(f"a slot of {count} stages")
+    return tuple(_unpack_stage(reader) for _ in range(count))
+
+
+def _unpack_stage(reader: Reader) -> Stage:
+    name = reader.varint() or _unpack_text(reader)
+    count = reader.varint()
+    if count > MOST_PARAMETERS:
+        raise HeaderError(f"a codec with {count} settings")
+    return name, tuple(_unpack_parameter(reader) for _ in range(count))
+
+
+def _unpack_parameter(reader: Reader) -> Parameter:
+    match reader.byte():
+        case 0:
+            return None
+        case 1:
+            return False
+        case 2:
+            return True
+        case 3:
+            return reader.varint()
+        case 4:
+            return -1 - reader.varint()
+        case 5:
+            return float(struct.unpack("<d", reader.take(8))[0])
+        case 6:
+            return _unpack_text(reader)
+    raise HeaderError("a setting of an unknown type")
+
+
+def _unpack_text(reader: Reader) -> str:
+    size = reader.varint()
+    if size > MOST_TEXT:
+        raise HeaderError(f"a name of {size} bytes")
+    try:
+        return bytes(reader.take(size)).decode()
+    except UnicodeDecodeError:
+        raise HeaderError("a name is not UTF-8") from None

@@ -1,0 +1,62 @@
+"""Slots: uneven payloads over an engine that only moves even ones (here: threads)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsewire.comm import Communicator, run_ranks
+from sparsewire.comm.slots import SlotGather
+
+
+def slotted(comm: Communicator) -> SlotGather:
+    def gather(mine: np.ndarray, everyone: np.ndarray) -> None:
+        everyone[:] = np.concatenate([np.frombuffer(part, np.uint8) for part in comm.all_gather(mine)])
+
+    return SlotGather(comm.size, gather)
+
+
+sizes = st.one_of(st.integers(0, 3), st.integers(490, 1_100), st.integers(0, 20_000))
+
+
+@given(st.lists(st.tuples(sizes, sizes, st.sampled_from("ab")), min_size=1, max_size=12))
+@settings(max_examples=50, deadline=None)
+def test_slots_carry_any_sequence_of_sizes(steps: list[tuple[int, int, str]]) -> None:
+    def fn(comm: Communicator) -> None:
+        gather = slotted(comm)
+        for step, (*lengths, channel) in enumerate(steps):
+            expected = [np.random.default_rng([step, rank]).bytes(n) for rank, n in enumerate(lengths)]
+            before = comm.collectives
+            assert [bytes(part) for part in gather(expected[comm.rank], channel)] == expected
+            assert comm.collectives - before <= 2
+
+    run_ranks(2, fn, timeout=20)
+
+
+@given(st.integers(0, 100_000), st.integers(0, 100_000))
+@settings(max_examples=50, deadline=None)
+def test_slots_settle_at_little_padding_whatever_came_before(first: int, then: int) -> None:
+    def fn(comm: Communicator) -> tuple[int, int]:
+        gather = slotted(comm)
+        for length in [first] + [then] * 9:
+            gather(bytes(length))
+        calls, sent = comm.collectives, comm.bytes_sent
+        gather(bytes(then))
+        return comm.collectives - calls, comm.bytes_sent - sent
+
+    [(calls, sent)] = run_ranks(1, fn)
+    assert calls == 1
+    assert sent <= max(512, then * 4 / 3 + 8)
+
+
+@pytest.mark.parametrize("length", [10, 5_000])
+def test_slots_reuse_their_buffers(length: int) -> None:
+    def fn(comm: Communicator) -> bool:
+        gather = slotted(comm)
+        gather(bytes(length))
+        first, second = gather(bytes(length)), gather(bytes(length - 2))
+        return np.shares_memory(np.frombuffer(first[0], np.uint8), np.frombuffer(second[0], np.uint8))
+
+    assert run_ranks(2, fn) == [True, True]
