@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,6 +214,7 @@ def gloo(out: Path, rank: int, size: int, store: str) -> None:
 
     from sparsewire.comm import TorchCommunicator
 
+    warnings.simplefilter("error")
     limit, short = timedelta(seconds=30), timedelta(seconds=LIMIT)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
     results: dict[str, str] = {}
@@ -244,6 +246,7 @@ def mpi(out: Path) -> None:
 
     from sparsewire.comm import MPICommunicator
 
+    warnings.simplefilter("error")
     results: dict[str, str] = {}
     comm = MPICommunicator()
     for name, law in LAWS.items():

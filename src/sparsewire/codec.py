@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,11 +33,11 @@ def encode(x: Any, s: Spec, *, step: int = 0, name: str = "", seed: int = 0, ran
     array([0., 3., 0.])
     """
     plan, tensor = scheme(s), host.to_host(x)
-    ctx = _context(tensor.dtype, math.prod(tensor.shape), step, name, seed, rank)
+    ctx = context(tensor.dtype, math.prod(tensor.shape), step, name, seed, rank)
     if isinstance(tensor, Sparse):
-        return _seal(plan, ctx, tensor.shape, tensor.indices, tensor.work_values, _at_sparse(tensor))[0]
+        return seal(plan, ctx, tensor.shape, tensor.indices, tensor.work_values, at_sparse(tensor)).frame
     indices, values = plan.select.pick(tensor.flat, ctx)
-    return _seal(plan, ctx, tensor.shape, indices, values, tensor.flat.__getitem__)[0]
+    return seal(plan, ctx, tensor.shape, indices, values, tensor.flat.__getitem__).frame
 
 
 def compress(
@@ -55,14 +55,15 @@ def compress(
     array([ 0.5,  0. , -1. ])
     """
     plan, tensor = scheme(s), host.to_host(x)
-    ctx = _context(tensor.dtype, math.prod(tensor.shape), step, name, seed, rank)
+    ctx = context(tensor.dtype, math.prod(tensor.shape), step, name, seed, rank)
     if isinstance(tensor, Sparse):
         return _compress_sparse(plan, ctx, tensor, residual)
     if residual is None:
         left = tensor.flat.copy()
         indices, values = plan.select.pick(tensor.flat, ctx)
-        frame = _seal_and_keep(plan, ctx, tensor.shape, indices, values, left)
-        return frame, host.like(x, left, tensor)
+        sealed = seal(plan, ctx, tensor.shape, indices, values, tensor.flat.__getitem__)
+        keep(left, sealed)
+        return sealed.frame, host.like(x, left, tensor)
     return _compensate(plan, ctx, tensor, residual), residual
 
 
@@ -126,31 +127,37 @@ def bound_bits(numel: int, count: int) -> float:
 # --- encoding ----------------------------------------------------------------------------------------------------
 
 
-def _context(dtype: str, numel: int, step: int, name: str, seed: int, rank: int) -> Context:
+def context(dtype: str, numel: int, step: int, name: str, seed: int, rank: int) -> Context:
     key = derive_key(seed, step, name)
     return Context(dtype, numel, key=key, own_key=derive_key(key, rank))
 
 
-def _seal(
+@dataclass(frozen=True)
+class Sealed:
+    """A frame, the indices its receivers will see, the true values there, and what they will see of them."""
+
+    frame: bytes
+    indices: Array
+    values: Array
+    sent: Array
+
+
+def seal(
     plan: Scheme, ctx: Context, shape: tuple[int, ...], indices: Array, values: Array, at: Callable[[Array], Array]
-) -> tuple[bytes, Array, Array, Array]:
-    """(frame, indices the receiver will see, values there, what it will see of them). `at` gathers values."""
+) -> Sealed:
+    """Encodes a selection; `at` gathers values where the index codec sends other entries than were selected."""
     body, realised = plan.indices.encode(indices, replace(ctx, count=int(indices.size)))
     if realised is not indices:
         values = at(realised)
     coded, approx = plan.values.encode(values, replace(ctx, count=int(realised.size)))
     frame = wire.Frame(ctx.dtype, shape, int(realised.size), plan.record, body, coded)
-    return wire.pack(frame), realised, values, round_to(approx, ctx.dtype)
+    return Sealed(wire.pack(frame), realised, values, round_to(approx, ctx.dtype))
 
 
-def _seal_and_keep(
-    plan: Scheme, ctx: Context, shape: tuple[int, ...], indices: Array, values: Array, left: Array
-) -> bytes:
-    """Seals; `left`, which holds the whole input, keeps what was not sent."""
-    frame, realised, values, sent = _seal(plan, ctx, shape, indices, values, left.__getitem__)
+def keep(left: Array, sealed: Sealed) -> None:
+    """What was not sent: `left`, which holds the whole input, less what the receivers will see."""
     with np.errstate(invalid="ignore"):
-        left[realised] = values - sent
-    return frame
+        left[sealed.indices] = sealed.values - sealed.sent
 
 
 def _compensate(plan: Scheme, ctx: Context, x: host.Dense, residual: Any) -> bytes:
@@ -161,38 +168,40 @@ def _compensate(plan: Scheme, ctx: Context, x: host.Dense, residual: Any) -> byt
     if not kernels.all_finite(x.flat, threads=kernels.threads):
         total = x.flat + kept.flat
         indices, values = plan.select.pick(total, ctx)
-        return _seal(plan, ctx, x.shape, indices, values, total.__getitem__)[0]
+        return seal(plan, ctx, x.shape, indices, values, total.__getitem__).frame
     in_place = host.shares_memory(residual, kept.flat)
     indices, values = plan.select.pick_compensated(kept.flat, x.flat, ctx)
-    frame = _seal_and_keep(plan, ctx, x.shape, indices, values, kept.flat)
+    sealed = seal(plan, ctx, x.shape, indices, values, kept.flat.__getitem__)
+    keep(kept.flat, sealed)
     if not in_place:
         host.write_back(residual, kept.flat)
-    return frame
+    return sealed.frame
 
 
 def _compress_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Any) -> tuple[bytes, Any]:
     """A `Sparse` is sent as it is. A dense residual takes part at its entries; otherwise what is left is a `Sparse`."""
     if residual is None or isinstance(residual, Sparse):
         total = x if residual is None else add(x, residual)
-        frame, realised, values, sent = _seal(plan, ctx, x.shape, total.indices, total.work_values, _at_sparse(total))
-        rest = values - sent
+        sealed = seal(plan, ctx, x.shape, total.indices, total.work_values, at_sparse(total))
+        rest = sealed.values - sealed.sent
         some = np.flatnonzero(rest)
-        return frame, Sparse(realised[some], rest[some], x.shape, x.dtype)
+        return sealed.frame, Sparse(sealed.indices[some], rest[some], x.shape, x.dtype)
     kept = host.to_host(residual)
     assert isinstance(kept, host.Dense)
     if kept.flat.size != x.numel or kept.flat.dtype != x.work_values.dtype:
         raise InputError(f"the residual must have {x.numel} elements and a dtype that goes with {x.dtype}")
     old = kept.flat[x.indices]
     kept.flat[x.indices] = old + x.work_values
-    frame = _seal_and_keep(plan, ctx, x.shape, x.indices, kept.flat[x.indices], kept.flat)
+    sealed = seal(plan, ctx, x.shape, x.indices, kept.flat[x.indices], kept.flat.__getitem__)
+    keep(kept.flat, sealed)
     if not np.isfinite(x.values).all():
         kept.flat[x.indices] = old
     if not host.shares_memory(residual, kept.flat):
         host.write_back(residual, kept.flat)
-    return frame, residual
+    return sealed.frame, residual
 
 
-def _at_sparse(x: Sparse) -> Callable[[Array], Array]:
+def at_sparse(x: Sparse) -> Callable[[Array], Array]:
     """Gathers from a `Sparse`: zero where it has no entry."""
 
     def at(realised: Array) -> Array:
@@ -209,7 +218,7 @@ def add(a: Sparse, b: Sparse) -> Sparse:
     if a.shape != b.shape or a.dtype != b.dtype:
         raise InputError(f"{a!r} and {b!r} cannot be added")
     indices = np.union1d(a.indices, b.indices)
-    return Sparse(indices, _at_sparse(a)(indices) + _at_sparse(b)(indices), a.shape, a.dtype)
+    return Sparse(indices, at_sparse(a)(indices) + at_sparse(b)(indices), a.shape, a.dtype)
 
 
 # --- decoding ----------------------------------------------------------------------------------------------------

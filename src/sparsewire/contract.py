@@ -14,8 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
+
 from .errors import SchemeError
 from .kernels import Array
+from .kernels.scratch import scratch
 
 SLOTS = ("select", "transform", "indices", "values", "memory", "exchange")
 
@@ -106,6 +109,10 @@ class Select(Codec):
         residual += x
         return self.pick(residual, ctx)
 
+    def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """`pick` of residual + x, which both stay as they are."""
+        return self.pick(np.add(residual, x, out=scratch(x.size, x.dtype)), ctx)
+
 
 class Transform(Codec):
     """Dense → dense, before selection; undone after decoding."""
@@ -184,3 +191,7 @@ class Exchange(Codec):
     """How the ranks come to the mean."""
 
     slot = "exchange"
+
+    @abstractmethod
+    def exchange(self, pieces: Any, plan: Any, comm: Any, step: int, seed: int, clock: Any) -> Any:
+        """`exchange.Piece`s in, an `exchange.Outcome` for each; the same on every rank."""

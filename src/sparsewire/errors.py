@@ -71,3 +71,7 @@ class CommTimeout(CommError, TimeoutError):
 
 class PeerFailed(CommError):
     """Another rank failed first, so this one's collective can never end."""
+
+
+class PeerError(FrameError):
+    """A peer sent bytes that are not the frame that was due; every rank raises it and names the peer."""

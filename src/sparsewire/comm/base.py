@@ -24,13 +24,14 @@ class Communicator(ABC):
     """One rank's end of a group. Every rank calls the same collectives in the same order, from one thread.
 
     `collectives` and `bytes_sent` count what this rank handed to the engine, padding and lengths included,
-    so reported traffic is what really left.
+    so reported traffic is what really left. `bytes_received` counts the payloads that came back.
     """
 
     rank: int
     size: int
     collectives: int = 0
     bytes_sent: int = 0
+    bytes_received: int = 0
 
     @abstractmethod
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
@@ -64,6 +65,10 @@ class Communicator(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of buffers; the user's own process group stays open."""
+
+    def _count(self, parts: list[memoryview]) -> list[memoryview]:
+        self.bytes_received += sum(len(part) for rank, part in enumerate(parts) if rank != self.rank)
+        return parts
 
     def __enter__(self) -> Communicator:
         return self

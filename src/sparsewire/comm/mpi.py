@@ -35,13 +35,14 @@ class MPICommunicator(Communicator):
         self._abandoned: list[Any] = []
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
-        return self._slots(data, channel)
+        return self._count(self._slots(data, channel))
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         """MPI-4.1, 6.9.6, requires that all ranks receive identical results."""
         check_reducible(array, op)
         mine = np.ascontiguousarray(array)
         total = np.empty_like(mine)
+        self.bytes_received += mine.nbytes
         self._collective("all_reduce", mine.nbytes, self._comm.Iallreduce, mine, total, OPS[op])
         return total.reshape(array.shape)
 

@@ -59,13 +59,14 @@ class ThreadCommunicator(Communicator):
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         mine = as_bytes(data).tobytes()
         parts: list[bytes] = self._meet(f"all_gather(channel={channel!r})", mine, list, len(mine))
-        return [memoryview(part) for part in parts]
+        return self._count([memoryview(part) for part in parts])
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
         call = f"all_reduce({array.dtype}{list(array.shape)}, {op!r})"
         # The last rank to arrive adds up, while the others cannot yet change their arrays.
         total: Array = self._meet(call, array, functools.partial(_reduce, op), array.nbytes)
+        self.bytes_received += array.nbytes
         return total.copy()
 
     def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:

@@ -15,6 +15,8 @@ from .slots import HEADER, SMALL, SlotGather, length_of, pack, unpack
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
 CPU = torch.device("cpu")
+# Torch 2.13 renamed it and warns about the old name, which is the only one that earlier versions know.
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class TorchCommunicator(Communicator):
@@ -36,13 +38,14 @@ class TorchCommunicator(Communicator):
         self._closed = False
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
-        return self._slots(data, channel)
+        return self._count(self._slots(data, channel))
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
         total = np.array(array, order="C")
         if total.size:
             tensor = self._stage(total)
+            self.bytes_received += total.nbytes
             self._collective("all_reduce", total.nbytes, dist.all_reduce, tensor, OPS[op])
             self._unstage(tensor, total)
         return total
@@ -80,7 +83,7 @@ class TorchCommunicator(Communicator):
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         source, target = self._stage(mine), self._stage(everyone, filled=False)
-        self._collective("all_gather", mine.size, dist.all_gather_into_tensor, target, source)
+        self._collective("all_gather", mine.size, ALL_GATHER, target, source)
         self._unstage(target, everyone)
 
     def _broadcast(self, buffer: Bytes, root: int) -> None:

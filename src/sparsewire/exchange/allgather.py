@@ -1,10 +1,23 @@
-"""`allgather`: every rank gets every frame and adds them up in rank order."""
+"""`allgather`: every rank gets every frame and adds them up in rank order, so all get the same bits.
+
+1. Each rank seals its pieces; the frames of one call travel as one message.
+2. One all_gather moves the messages.
+3. Every rank decodes every message, its own too: bytes are what counts, and all ranks see the same ones.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..binary import Reader, varint
+from ..codec import Sealed, decode
+from ..comm import Communicator
 from ..contract import Exchange
+from ..errors import FrameError, PeerError
+from ..scheme import Scheme
+from ..sparse import Sparse
+from .piece import Clock, Outcome, Piece
 
 
 @dataclass(frozen=True)
@@ -13,3 +26,50 @@ class AllGather(Exchange):
 
     id = "allgather"
     wire_id = 1
+
+    def exchange(
+        self, pieces: Sequence[Piece], plan: Scheme, comm: Communicator, step: int, seed: int, clock: Clock
+    ) -> list[Outcome]:
+        """Moves the pieces; nothing is written yet. Every rank calls it with the same pieces in the same order."""
+        channel = pieces[0].name if pieces else ""
+        try:
+            sealed = [piece.seal(plan, step, seed, comm.rank, clock) for piece in pieces]
+        except Exception:
+            # The others wait for this rank's message: an empty one tells them, so that nobody hangs.
+            comm.all_gather(b"", channel)
+            raise
+        with clock("exchange"):
+            messages = comm.all_gather(_pack(sealed), channel)
+        with clock("decode"):
+            by_rank = [_read(message, pieces, rank) for rank, message in enumerate(messages)]
+        return [
+            Outcome(piece, mine, entries)
+            for piece, mine, entries in zip(pieces, sealed, zip(*by_rank, strict=True), strict=True)
+        ]
+
+
+def _pack(sealed: Sequence[Sealed]) -> bytes:
+    return b"".join(part for one in sealed for part in (varint(len(one.frame)), one.frame))
+
+
+def _read(message: memoryview, pieces: Sequence[Piece], rank: int) -> list[Sparse]:
+    try:
+        if not len(message):
+            raise FrameError("it failed before it could send")
+        reader = Reader(message)
+        entries = [_read_piece(reader.take(reader.varint()), piece) for piece in pieces]
+        if reader.left:
+            raise FrameError(f"{reader.left} bytes too many")
+    except FrameError as error:
+        raise PeerError(f"rank {rank}: {error}") from error
+    return entries
+
+
+def _read_piece(frame: memoryview, piece: Piece) -> Sparse:
+    numel = piece.x.numel if isinstance(piece.x, Sparse) else piece.x.size
+    entries = decode(frame, max_numel=numel, max_entries=numel)
+    if entries.shape != piece.shape or entries.dtype != piece.dtype:
+        raise FrameError(
+            f"a frame of {entries.dtype} {entries.shape} where {piece.name!r} is {piece.dtype} {piece.shape}"
+        )
+    return entries

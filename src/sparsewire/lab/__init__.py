@@ -1,0 +1,1 @@
+"""Measuring: what the kernels cost, what the codecs save."""

@@ -1,0 +1,8 @@
+"""One line on a DDP model: `link = attach(ddp_model, "topk(1%) | indices=rice | values=qsgd(bits=7)")`."""
+
+from .attach import attach
+from .checkpoint import deal, load, save
+from .link import Link
+from .schedule import dgc_schedule
+
+__all__ = ["Link", "attach", "deal", "dgc_schedule", "load", "save"]

@@ -1,4 +1,8 @@
 // The dense sum of sparse parts, block by block: a block is zeroed and then filled while it is in cache.
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <variant>
 
@@ -7,7 +11,9 @@
 namespace sparsewire {
 namespace {
 
-constexpr size_t kBlock = size_t{1} << 16;
+constexpr size_t kBlock = size_t{1} << 14;
+constexpr size_t kWorker = size_t{1} << 17;      // what is worth a thread
+constexpr size_t kCacheBytes = size_t{1} << 24;  // a larger output would not stay in cache anyway
 
 template <class T, class Index>
 struct Part {
@@ -27,14 +33,27 @@ bool fits(const Index* indices, size_t n, size_t size) {
   return !disorder;
 }
 
-// Adds the entries below `end`, from entry `at` on, and returns the first entry left.
+// Adds the entries below `end`, from entry `at` on, to a block that starts at `begin`; returns the first entry left.
 template <class T, class Index>
-size_t add_until(T* out, const Part<T, Index>& part, T scale, size_t at, size_t end) {
+size_t add_until(T* block, size_t begin, size_t end, const Part<T, Index>& part, T scale, size_t at) {
   const Index* indices = part.indices.data();
   const T* values = part.values.data();
   const size_t n = part.indices.size();
-  for (; at < n && static_cast<size_t>(indices[at]) < end; ++at) out[indices[at]] += values[at] * scale;
+  for (; at < n && static_cast<size_t>(indices[at]) < end; ++at) block[indices[at] - begin] += values[at] * scale;
   return at;
+}
+
+// Writing around the cache saves reading the destination first.
+void copy_past_cache(void* to, const void* from, size_t bytes) {
+#if defined(__x86_64__)
+  auto* target = static_cast<__m128i*>(to);
+  const auto* source = static_cast<const __m128i*>(from);
+  for (; bytes >= 64; bytes -= 64, target += 4, source += 4)
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, _mm_load_si128(source + i));
+  _mm_sfence();  // such writes are ordered by nothing else
+  to = target, from = source;
+#endif
+  std::memcpy(to, from, bytes);
 }
 
 template <class T, class Index>
@@ -45,14 +64,20 @@ size_t first_from(const Part<T, Index>& part, size_t begin) {
 }
 
 template <class T>
-void accumulate_range(T* out, size_t begin, size_t end, const std::vector<AnyPart<T>>& parts, T scale, size_t* cursors) {
+void accumulate_range(T* out, size_t begin, size_t end, const std::vector<AnyPart<T>>& parts, T scale, bool around,
+                      size_t* cursors) {
+  alignas(64) T apart[kBlock];
   for (size_t p = 0; p < parts.size(); ++p)
     cursors[p] = std::visit([&](const auto& part) { return first_from(part, begin); }, parts[p]);
   for (size_t at = begin; at < end; at += kBlock) {
-    const size_t stop = std::min(end, at + kBlock);
-    std::memset(out + at, 0, (stop - at) * sizeof(T));
-    for (size_t p = 0; p < parts.size(); ++p)
-      cursors[p] = std::visit([&](const auto& part) { return add_until(out, part, scale, cursors[p], stop); }, parts[p]);
+    const size_t stop = std::min(end, at + kBlock), bytes = (stop - at) * sizeof(T);
+    T* block = around ? apart : out + at;
+    std::memset(block, 0, bytes);
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const auto add = [&](const auto& part) { return add_until(block, at, stop, part, scale, cursors[p]); };
+      cursors[p] = std::visit(add, parts[p]);
+    }
+    if (around) copy_past_cache(out + at, apart, bytes);
   }
 }
 
@@ -81,12 +106,14 @@ void accumulate(const InOut<T>& out, const nb::sequence& list, double factor, in
                   "a part's indices must ascend and lie within the output");
         },
         any);
-  const size_t workers = std::clamp<size_t>(out.size() / kBlock, 1, std::max(1, threads));
+  const bool around = out.size() * sizeof(T) > kCacheBytes && reinterpret_cast<uintptr_t>(out.data()) % 16 == 0;
+  const size_t workers = std::clamp<size_t>(out.size() / kWorker, 1, std::max(1, threads));
   const size_t length = (out.size() / kBlock / workers + 1) * kBlock;
   std::vector<size_t> cursors(workers * parts.size());
   parallel(static_cast<int>(workers), [&](int worker) {
     const size_t begin = std::min(out.size(), worker * length), end = std::min(out.size(), begin + length);
-    accumulate_range(out.data(), begin, end, parts, static_cast<T>(factor), cursors.data() + worker * parts.size());
+    accumulate_range(out.data(), begin, end, parts, static_cast<T>(factor), around,
+                     cursors.data() + worker * parts.size());
   });
 }
 

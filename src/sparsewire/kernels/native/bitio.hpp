@@ -70,7 +70,7 @@ SPARSEWIRE_INLINE uint64_t load_some(const uint8_t* p, size_t left) {
 }
 
 SPARSEWIRE_INLINE uint64_t low_mask(unsigned width) { return width >= 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1; }
-SPARSEWIRE_INLINE unsigned trailing_zeros(uint64_t word) { return __builtin_ctzll(word | uint64_t{1} << 63); }  // of 0: 63
+SPARSEWIRE_INLINE unsigned trailing_zeros(uint64_t word) { return __builtin_ctzll(word | uint64_t{1} << 63); }
 SPARSEWIRE_INLINE unsigned bit_length(uint64_t x) { return x ? 64 - __builtin_clzll(x) : 0; }
 
 inline uint64_t bytes_of(uint64_t bits) { return bits / 8 + (bits % 8 != 0); }

@@ -43,8 +43,10 @@ auto elias_fano_encode(In<T> indices, int64_t numel) {
   const T* index = indices.data();
   const size_t count = indices.size();
   const unsigned width = width_for(to_numel(numel), count);
-  require(without_gil([&] { return fastest([=](auto) SPARSEWIRE_FLATTEN { return ascend(index, count); }); }),
-          "indices do not ascend");
+  const bool good = without_gil([&] {
+    return fastest([=](auto) SPARSEWIRE_FLATTEN { return ascend(index, count); });
+  });
+  require(good, "indices do not ascend");
   const size_t low_bytes = bytes_of(count * uint64_t{width});
   const size_t high_bytes = count ? bytes_of((static_cast<uint64_t>(index[count - 1]) >> width) + count) : 0;
   Buffer<uint8_t> low(low_bytes + BitWriter::kSlack), high(high_bytes + BitWriter::kSlack);
@@ -94,11 +96,12 @@ void check(const Streams& s, uint64_t numel) {
 template <class T>
 nb::object decode_as(const Streams s, uint64_t numel) {
   Buffer<T> out(s.count);
-  require(without_gil([&] {
-            return fastest([=, to = out.data()](auto avx2)
-                               SPARSEWIRE_FLATTEN { return decode<decltype(avx2)::value>(s, numel, to); });
-          }),
-          "Elias-Fano indices do not ascend below the number of elements");
+  const bool good = without_gil([&] {
+    return fastest([=, to = out.data()](auto avx2) SPARSEWIRE_FLATTEN {
+      return decode<decltype(avx2)::value>(s, numel, to);
+    });
+  });
+  require(good, "Elias-Fano indices do not ascend below the number of elements");
   return nb::cast(out.release());
 }
 

@@ -231,7 +231,8 @@ SPARSEWIRE_INLINE void dequantize_all(const uint32_t* codes, size_t count, size_
   const uint32_t marker = static_cast<uint32_t>(grid.marker);
   const BitsOf<T> nan = to_bits(std::numeric_limits<T>::quiet_NaN());
   for (size_t start = 0; start < count; start += bucket) {
-    const T norm = *norms++;
+    T norm;
+    std::memcpy(&norm, norms++, sizeof(T));  // norms often lie unaligned in a message
     for (size_t i = start, end = start + std::min(bucket, count - start); i < end; ++i) {
       const T value = norm * (static_cast<T>(static_cast<Integer>(codes[i]) - levels) / top);
       // A mask, as a choice between floats would become a branch.
@@ -253,10 +254,10 @@ Out<T> dequantize(In<uint32_t> array, In<T> norms, int64_t bits, int64_t bucket_
   const uint32_t* codes = array.data();
   const size_t count = array.size(), bucket = to_bucket(bucket_, count);
   require(norms.size() == count / bucket + (count % bucket != 0), "codes and norms do not fit");
-  require(without_gil([&] {
-            return fastest([=](auto) SPARSEWIRE_FLATTEN { return union_of(codes, count); });
-          }) <= grid.marker,
-          "a code is too large");
+  const int64_t any = without_gil([&] {
+    return fastest([=](auto) SPARSEWIRE_FLATTEN { return union_of(codes, count); });
+  });
+  require(any <= grid.marker, "a code is too large");
   Buffer<T> out(count);
   without_gil([&] {
     fastest([=, n = norms.data(), to = out.data()](auto) SPARSEWIRE_FLATTEN {

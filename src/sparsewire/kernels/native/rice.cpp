@@ -165,13 +165,14 @@ template <class T>
 nb::object decode_as(const Streams s, size_t parameters) {
   without_gil([&] { check(s, parameters, 8 * sizeof(T)); });
   Buffer<T> out(s.count);
-  require(without_gil([&] {
-            return fastest([s, to = out.data()](auto avx2) SPARSEWIRE_FLATTEN {
-              constexpr bool vectors = decltype(avx2)::value;
-              return s.unary_size < size_t{1} << 29 ? decode<vectors, uint32_t>(s, to) : decode<vectors, uint64_t>(s, to);
-            });
-          }),
-          "a Rice code is too large");
+  const bool fits = without_gil([&] {
+    return fastest([s, to = out.data()](auto avx2) SPARSEWIRE_FLATTEN {
+      constexpr bool vectors = decltype(avx2)::value;
+      if (s.unary_size < size_t{1} << 29) return decode<vectors, uint32_t>(s, to);
+      return decode<vectors, uint64_t>(s, to);
+    });
+  });
+  require(fits, "a Rice code is too large");
   return nb::cast(out.release());
 }
 

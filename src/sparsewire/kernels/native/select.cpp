@@ -7,106 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "select_rank.hpp"
+#include "select_collect.hpp"
 
 namespace sparsewire {
 namespace {
-
-constexpr size_t kSmall = 4096;             // below, sampling costs more than it saves
-constexpr size_t kPart = size_t{1} << 17;   // what is worth a thread
-constexpr size_t kMaxPart = size_t{1} << 30;  // entries that an int32 offset counts safely
-
-template <class T>
-struct Workspace {
-  Scratch<int32_t> indices;
-  Scratch<T> values, sampled, resampled, rest;
-};
-
-template <class T>
-Workspace<T>& workspace() {
-  thread_local Workspace<T> space;
-  return space;
-}
-
-const Scans& scans() {
-#if defined(__x86_64__)
-  if (isa() == Isa::avx512) return avx512_scans;
-  if (isa() == Isa::avx2) return avx2_scans;
-#endif
-  return plain_scans;
-}
-
-template <class T>
-Scan<T> scan(bool add) {
-  if constexpr (sizeof(T) == 4) return add ? scans().add_float : scans().list_float;
-  if constexpr (sizeof(T) == 8) return add ? scans().add_double : scans().list_double;
-}
-
-// The entries that one thread listed; indices count from `base`.
-template <class T>
-struct Part {
-  size_t base, end;
-  int32_t* indices;
-  T* values;
-  size_t size = 0;
-  bool complete = true;
-};
-
-template <class T>
-struct Hits {
-  std::vector<Part<T>> parts;
-  size_t size = 0;
-  bool complete = true;
-};
-
-// The array to select from: x, or once added, the residual.
-template <class T>
-struct Dense {
-  T* residual;
-  const T* x;
-  size_t size;
-  int threads;
-  bool pending;  // x has not been added to the residual yet
-
-  const T* source() const { return residual ? residual : x; }
-};
-
-// Lists a part until there are more than `capacity` hits; a pending addition goes on to the end.
-template <class T>
-void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part) {
-  const Scan<T> list = scan<T>(dense.pending);
-  const T* x = dense.pending ? dense.x : dense.source();
-  T* residual = dense.pending ? dense.residual : const_cast<T*>(x);
-  for (size_t at = part.base; at < part.end && (part.complete || dense.pending); at += kBlock<T>) {
-    part.size += list(residual + at, x + at, std::min(kBlock<T>, part.end - at), static_cast<int32_t>(at - part.base),
-                      floor, part.indices + part.size, part.values + part.size);
-    if (part.size <= capacity) continue;
-    part.complete = false;
-    part.size = 0;
-    floor = kMaxBits<T>;
-  }
-}
-
-template <class T>
-Hits<T> collect(Dense<T>& dense, Bits<T> floor, size_t capacity) {
-  const size_t threads = std::clamp<size_t>(dense.size / kPart, 1, std::max(1, dense.threads));
-  const size_t parts = std::max(threads, (dense.size + kMaxPart - 1) / kMaxPart);
-  const size_t length = (dense.size / parts / kBlock<T> + 1) * kBlock<T>;
-  const size_t room = std::min(capacity, length) + kBlock<T> + kSlack;
-  int32_t* indices = workspace<T>().indices.take(parts * room);
-  T* values = workspace<T>().values.take(parts * room);
-  Hits<T> hits;
-  for (size_t i = 0; i < parts; ++i) {
-    const size_t base = std::min(dense.size, i * length), end = std::min(dense.size, base + length);
-    hits.parts.push_back({base, end, indices + i * room, values + i * room});
-  }
-  parallel(static_cast<int>(threads), [&](int thread) {
-    for (size_t i = thread; i < parts; i += threads) fill(dense, floor, room - kBlock<T> - kSlack, hits.parts[i]);
-  });
-  dense.pending = false;
-  for (const auto& part : hits.parts) hits.size += part.size, hits.complete &= part.complete;
-  return hits;
-}
 
 template <class T, class Index>
 class Chosen {
@@ -170,45 +74,9 @@ void take_all(const Hits<T>& hits, Edge<T> edge, Chosen<T, Index>& out) {
   for (const auto& part : hits.parts) out.take(part.indices, part.values, part.size, part.base, edge);
 }
 
-// Magnitudes that surround the k-th, as far as a sample can tell.
-template <class T>
-struct Bracket {
-  Bits<T> low, high;
-  bool common;      // `low` is a value that fills much of the array
-  size_t capacity;  // for what exceeds it
-
-  Bits<T> floor() const { return common ? low : low - 1; }
-};
-
-// The sample is itself sampled first: only what exceeds a floor then needs histograms.
-template <class T>
-Hits<T> top_of_sample(T* sampled, size_t size, size_t rank) {
-  T* again;
-  const size_t few = sample<T>(nullptr, sampled, size, workspace<T>().resampled, again);
-  const double expected = static_cast<double>(rank) * static_cast<double>(few) / static_cast<double>(size);
-  const size_t few_rank = std::min(few, static_cast<size_t>(expected + 4 * (std::sqrt(expected) + 1)));
-  const Bits<T> floor = select_dense(again, few, few_rank, workspace<T>().rest).bits - 1;
-  Dense<T> dense{nullptr, sampled, size, 1, false};
-  Hits<T> hits = collect(dense, floor, size);
-  return hits.size >= rank ? hits : collect<T>(dense, -1, size);
-}
-
-// The margin is in standard deviations, as if entries were independent.
-template <class T>
-Bracket<T> bracket(T* sampled, size_t size, size_t n, size_t k, double margin) {
-  const double share = static_cast<double>(size) / static_cast<double>(n), rank = static_cast<double>(k) * share;
-  const double spread = margin * (std::sqrt(rank) + 1);
-  const size_t low_rank = std::min(size, static_cast<size_t>(rank + spread));
-  const Part<T> top = top_of_sample(sampled, size, low_rank).parts[0];
-  const auto ranked = [&](size_t r) { return select_dense(top.values, top.size, r, workspace<T>().rest).bits; };
-  const Bits<T> low = ranked(low_rank), high = rank - spread < 1 ? kMaxBits<T> : ranked(rank - spread);
-  const bool common = count_above<T>(top.values, top.size, low - 1) > 2 * low_rank;
-  return {low, high, common, 2 * static_cast<size_t>(static_cast<double>(low_rank) / share) + kSmall};
-}
-
 // Gathers the magnitudes in the range.
 template <class T>
-size_t keep(const Hits<T>& hits, Bits<T> low, Bits<T> high, T* out) {
+size_t keep_hits(const Hits<T>& hits, Bits<T> low, Bits<T> high, T* out) {
   size_t size = 0;
   for (const auto& part : hits.parts)
     size += keep(part.values, part.size, low, high, out + size, hits.size - size);
@@ -219,13 +87,13 @@ template <class T, class Index>
 void take_largest(const Hits<T>& hits, const Bracket<T>& bracket, size_t k, Chosen<T, Index>& out) {
   T* rest = workspace<T>().rest.take(hits.size);
   Range<T> range{bracket.floor() + 1, bracket.high, k};
-  size_t size = keep(hits, range.low, range.high, rest);
+  size_t size = keep_hits(hits, range.low, range.high, rest);
   const size_t above = hits.size - size;
   if (above < k) {
     range.rank -= above;
   } else {
     range = {bracket.high + 1, kMaxBits<T>, k};
-    size = keep(hits, range.low, range.high, rest);
+    size = keep_hits(hits, range.low, range.high, rest);
   }
   take_all(hits, select_within(rest, size, range), out);
 }
@@ -268,8 +136,10 @@ void take_topk(Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
   if (k > 0) take_exact(dense, k, out);
 }
 
+bool fits_int32(size_t size) { return size <= size_t{1} << 31; }
+
 template <class T, class Index>
-nb::object topk_of(Dense<T> dense, size_t k) {
+nb::object choose(Dense<T> dense, size_t k) {
   Chosen<T, Index> out(k);
   {
     nb::gil_scoped_release release;
@@ -282,8 +152,7 @@ template <class T>
 nb::object topk_of(Dense<T> dense, int64_t k) {
   if (k < 0 || static_cast<size_t>(k) > dense.size)
     throw std::invalid_argument("k must lie in 0…" + std::to_string(dense.size) + ", not " + std::to_string(k));
-  const bool narrow = dense.size <= size_t{1} << 31;
-  return narrow ? topk_of<T, int32_t>(dense, static_cast<size_t>(k)) : topk_of<T, int64_t>(dense, static_cast<size_t>(k));
+  return fits_int32(dense.size) ? choose<T, int32_t>(dense, k) : choose<T, int64_t>(dense, k);
 }
 
 template <class T>
@@ -326,8 +195,7 @@ nb::object threshold(const In<T>& x, double low, int threads) {
   if (!(low >= 0)) throw std::invalid_argument("a threshold is a number ≥ 0, not " + std::to_string(low));
   const Dense<T> dense{nullptr, x.data(), x.size(), threads, false};
   const Bits<T> floor = magnitude(static_cast<T>(low)) - 1;
-  const bool narrow = dense.size <= size_t{1} << 31;
-  return narrow ? threshold_of<T, int32_t>(dense, floor) : threshold_of<T, int64_t>(dense, floor);
+  return fits_int32(dense.size) ? threshold_of<T, int32_t>(dense, floor) : threshold_of<T, int64_t>(dense, floor);
 }
 
 template <class T>

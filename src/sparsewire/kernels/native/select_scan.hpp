@@ -28,7 +28,8 @@ SPARSEWIRE_INLINE Bits<T> magnitude(T value) {
 constexpr size_t kWord = 64;
 template <class T>
 constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are listed: a page, measured to be best
-constexpr size_t kSlack = 4;                 // a listing may write this many entries behind its end
+constexpr size_t kAlways = 3;                // entries listed without a branch
+constexpr size_t kSlack = kAlways;           // a listing may write this many entries behind its end
 
 // Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
 // `add` first adds x to the residual and then lists the residual; `list` ignores it.
@@ -45,7 +46,16 @@ extern const Scans plain_scans;
 extern const Scans avx2_scans, avx512_scans;
 #endif
 
-// Two entries of every word are written whether or not they are hits, and the next block is fetched meanwhile.
+// Takes the lowest bit off the word; without one, writes what will be overwritten.
+template <class T>
+SPARSEWIRE_INLINE void list_lowest(uint64_t& word, const T* source, int32_t first, int32_t* index, T* value) {
+  const int bit = __builtin_ctzll(word | uint64_t{1} << 63);
+  *index = first + bit;
+  *value = source[bit];
+  word &= word - 1;
+}
+
+// Some entries of every word are written whether or not they are hits, and the next block is fetched meanwhile.
 template <class T>
 SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T* source, const T* added,
                                     int32_t first, int32_t* indices, T* values) {
@@ -57,11 +67,9 @@ SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T
     }
     uint64_t word = words[w];
     const size_t hits = __builtin_popcountll(word);
-    for (size_t i = 0; i < 2 || i < hits; ++i, word &= word - 1) {
-      const int bit = __builtin_ctzll(word | uint64_t{1} << 63);
-      indices[size + i] = first + bit;
-      values[size + i] = source[bit];
-    }
+#pragma GCC unroll 3
+    for (size_t i = 0; i < kAlways; ++i) list_lowest(word, source, first, indices + size + i, values + size + i);
+    for (size_t i = kAlways; i < hits; ++i) list_lowest(word, source, first, indices + size + i, values + size + i);
     size += hits;
   }
   return size;

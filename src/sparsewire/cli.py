@@ -1,0 +1,284 @@
+"""The command line: `sparsewire list | encode | decode | inspect | bench | demo`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import numpy as np
+
+from . import __version__, codec
+from .contract import SLOTS, Codec, text
+from .errors import InputError, LimitExceeded, SchemeError, SparsewireError
+from .kernels import Array
+from .lab.arrays import load_arrays
+from .lab.tables import number, publish, table, write_file
+from .registry import codecs
+from .scheme import Scheme, scheme
+from .sparse import Sparse
+
+DEFAULT_SCHEME = "topk(1%)"
+MAX_DENSE = 2**31
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; the exit status: 0 done, 1 a check failed, 2 a mistake in what was given, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone; without this Python complains once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except MemoryError as error:
+        return _fail(f"not enough memory: {error}")
+    except (SparsewireError, OSError, UnicodeError) as error:
+        return _fail(_describe(error))
+
+
+def _fail(message: str) -> int:
+    print(f"sparsewire: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
+# --- list --------------------------------------------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    known = {slot: [_facts(found) for found in codecs(slot).values()] for slot in SLOTS}
+    rows = [[slot, _call(facts), facts["description"]] for slot, found in known.items() for facts in found]
+    publish(table(["slot", "codec", "what it does"], rows), known, args.json)
+    return 0
+
+
+def _facts(found: type[Codec]) -> dict[str, Any]:
+    description = (found.__doc__ or "").strip().partition("\n")[0]
+    return {"id": found.id, "description": description, "settings": _settings(found)}
+
+
+def _settings(found: type[Codec]) -> dict[str, Any]:
+    """Every setting with its default; "…" where there is none."""
+    try:
+        return found().config
+    except (TypeError, SchemeError):
+        return {item.name: "…" if item.default is MISSING else item.default for item in fields(found)}
+
+
+def _call(facts: dict[str, Any]) -> str:
+    settings = ", ".join(f"{name}={text(value).replace('None', 'none')}" for name, value in facts["settings"].items())
+    return f"{facts['id']}({settings})" if settings else str(facts["id"])
+
+
+# --- encode, decode, inspect -------------------------------------------------------------------------------------
+
+
+def _encode(args: argparse.Namespace) -> int:
+    plan, arrays = scheme(args.scheme), load_arrays(args.input)
+    targets = _targets(args.input, args.output, list(arrays))
+    # All of them before the first is written, so that a failure leaves nothing behind.
+    frames = {key: _encode_one(array, plan, key, args) for key, array in arrays.items()}
+    for key, frame in frames.items():
+        _write_frame(targets[key], frame)
+    rows = [[str(targets[key]), *_sizes(frame)] for key, frame in frames.items()]
+    print(table(["file", "bytes", "× smaller", "bits/entry", "entries"], rows))
+    return 0
+
+
+def _write_frame(path: Path, frame: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, lambda file: file.write(frame))
+
+
+def _encode_one(array: Array, plan: Scheme, key: str, args: argparse.Namespace) -> bytes:
+    with _blaming(f"{args.input}[{key}]" if key else args.input):
+        return codec.encode(array, plan, step=args.step, name=args.name + key, seed=args.seed)
+
+
+def _targets(source: Path, output: Path | None, keys: list[str]) -> dict[str, Path]:
+    """A file for the array of a .npy, a directory with a file per array for a .npz."""
+    if keys == [""]:
+        return {"": output or source.with_suffix(".swf")}
+    folder = output or source.with_suffix("")
+    if folder == source:
+        raise InputError(f"{source} has no suffix to drop: say with -o where the frames go")
+    # A key may hold anything, "../" included: quoted, it is one name inside the folder.
+    return {key: folder / f"{quote(key, safe='')}.swf" for key in keys}
+
+
+def _sizes(frame: bytes) -> list[str]:
+    info = codec.inspect(frame)
+    bits = number(info["bits_per_entry"]["total"])
+    return [f"{info['bytes']:,}", number(info["ratio"], 1), bits, f"{info['k']:,}"]
+
+
+def _decode(args: argparse.Namespace) -> int:
+    most = args.max_numel or (None if args.sparse else MAX_DENSE)
+    with _blaming(args.input, "" if args.sparse else "--sparse writes the entries only; "):
+        found = codec.decode(args.input.read_bytes(), max_numel=most)
+    output = args.output or args.input.with_suffix(".npz" if args.sparse else ".npy")
+    write_file(output, functools.partial(_save_entries if args.sparse else _save_dense, found))
+    print(f"{output}: {found.count:,} of {found.numel:,} entries, shape {found.shape}, {found.dtype}")
+    return 0
+
+
+def _save_entries(found: Sparse, file: BinaryIO) -> None:
+    np.savez(file, indices=found.indices, values=found.values, shape=np.array(found.shape, np.int64))
+
+
+def _save_dense(found: Sparse, file: BinaryIO) -> None:
+    np.save(file, found.to_dense(), allow_pickle=False)
+
+
+@contextmanager
+def _blaming(source: object, instead: str = "") -> Iterator[None]:
+    """Errors say which file they are about, and what else could be done about a limit."""
+    try:
+        yield
+    except LimitExceeded as error:
+        raise LimitExceeded(f"{source}: {error}; {instead}--max-numel N allows more") from None
+    except SparsewireError as error:
+        raise SparsewireError(f"{source}: {error}") from None
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    with _blaming(args.input):
+        info = codec.inspect(args.input.read_bytes(), max_entries=2**63)
+    publish(_describe_frame(info), info, args.json)
+    return 0
+
+
+def _describe_frame(info: dict[str, Any]) -> str:
+    entries, bound = max(1, info["k"]), info["bound_bits_per_entry"]
+    rows = []
+    for section, size in info["sections"].items():
+        rows.append([section, f"{size:,}", number(8 * size / entries), number(bound) if section == "indices" else ""])
+        parts = {name: part for name, part in info["parts"].items() if name.startswith(f"{section}.")}
+        rows += [[f"  {name}", f"{part:,}", number(8 * part / entries), ""] for name, part in parts.items()]
+    rows.append(["total", f"{info['bytes']:,}", number(info["bits_per_entry"]["total"]), ""])
+    facts = f"{info['dtype']} of shape {info['shape']}, {info['k']:,} of {info['numel']:,} entries"
+    size = f"{info['ratio']:.1f}× smaller than the {info['dense_bytes']:,} bytes of the dense tensor"
+    head = f"frame of version {info['version']}: {info['scheme']}\n{facts}, {size}"
+    return f"{head}\n\n{table(['section', 'bytes', 'bits/entry', 'bound log2 C(d,k)/k'], rows)}"
+
+
+# --- arguments ---------------------------------------------------------------------------------------------------
+
+
+def _lab(module: str) -> Command:
+    """A command that lives in the lab, imported when it is called."""
+
+    def run(args: argparse.Namespace) -> int:
+        status: int = importlib.import_module(f"{__package__}.lab.{module}").main(args)
+        return status
+
+    return run
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sparsewire", description="Gradients that travel as few bytes.")
+    parser.add_argument("--version", action="version", version=f"sparsewire {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_json(_add(commands, "list", _list, "the codecs of every slot and their settings"))
+    _add_encode(commands)
+    _add_decode(commands)
+    inspect = _add(commands, "inspect", _inspect, "what a frame holds and what each part of it costs")
+    inspect.add_argument("input", type=Path, metavar="IN.swf")
+    _add_json(inspect)
+    _add_bench(_add_group(commands, "bench", "measure the kernels or the codecs on this machine"))
+    _add_json(_add(commands, "demo", _lab("demo"), "one gradient through every index codec"))
+    return parser
+
+
+def _add(commands: Any, name: str, run: Command, summary: str, more: str = "") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary}. {more}")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_group(commands: Any, name: str, summary: str) -> Any:
+    parser = commands.add_parser(name, help=summary, description=summary)
+    return parser.add_subparsers(title="what", metavar="WHAT", required=True)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="FILE", help='write the result as JSON too; "-": only that, to stdout')
+
+
+def _add_encode(commands: Any) -> None:
+    more = "A .npy becomes the frame OUT (default: IN.swf). A .npz becomes the directory OUT (default: IN without its "
+    more += "suffix) with a frame KEY.swf for each array, KEY quoted as in URLs."
+    parser = _add(commands, "encode", _encode, "compress the arrays of a file into frames", more)
+    parser.add_argument("input", type=Path, metavar="IN.npy|IN.npz")
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT")
+    parser.add_argument("--scheme", default=DEFAULT_SCHEME, help='default: "%(default)s"')
+    parser.add_argument("--step", type=int, default=0, help="with seed and name, decides all that is random")
+    parser.add_argument("--name", default="", help="the tensor's name; in a .npz each array's key is appended")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _add_decode(commands: Any) -> None:
+    parser = _add(commands, "decode", _decode, "expand a frame into a dense .npy, or its entries into a .npz")
+    parser.add_argument("input", type=Path, metavar="IN.swf")
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: IN.npy, with --sparse IN.npz")
+    parser.add_argument("--sparse", action="store_true", help="a .npz of indices (flat), values and shape")
+    parser.add_argument(
+        "--max-numel",
+        type=_count,
+        metavar="N",
+        help="refuse larger tensors (default: 2**31 dense, no limit sparse)",
+    )
+
+
+def _add_bench(kinds: Any) -> None:
+    parser = _add(kinds, "kernels", _lab("bench_kernels"), "every hot path against one read of the array")
+    parser.add_argument("--size", type=_count, default=25_000_000, help="elements (default: %(default)s)")
+    parser.add_argument("--ratio", type=_share, default=0.01, help="share selected (default: %(default)s)")
+    parser.add_argument("--repeat", type=_count, default=15, help="rounds (default: %(default)s)")
+    parser.add_argument("--threads", type=_count, default=1, help="of the dense-sized kernels (default: 1)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    _add_json(parser)
+    parser = _add(kinds, "codecs", _lab("bench_codecs"), "size, error and speed of every index and value codec")
+    parser.add_argument("--size", type=_count, default=10_000_000, help="elements (default: %(default)s)")
+    parser.add_argument("--ratio", type=_share, default=0.01, help="share of each array (default: %(default)s)")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="arrays to measure on as well")
+    _add_json(parser)
+
+
+def _count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number ≥ 1")
+    return int(word)
+
+
+def _share(word: str) -> float:
+    try:
+        share = float(word[:-1]) / 100 if word.endswith("%") else float(word)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a share: 0.01 or 1%")
+    return share

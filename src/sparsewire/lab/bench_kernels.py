@@ -1,0 +1,194 @@
+"""`sparsewire bench kernels`: every hot path against what one read (or one write) of the array costs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import kernels
+from ..codec import compress, decode
+from ..contract import Context
+from ..kernels import Array
+from ..scheme import scheme
+from . import measure
+from .measure import Run
+from .tables import number, publish, table
+
+READ, READ_1M, MEMSET, TORCH = (
+    "read floor",
+    "read floor, d = 1M",
+    "memset floor",
+    "torch.topk + sort + gather",
+)
+SMALL = 1_000_000
+PEERS = 8
+SCHEME = "topk(ratio={ratio}) | indices=rice | values=qsgd(bits=7)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to time, the floor it is held against, and the most times that floor it may take."""
+
+    name: str
+    run: Run
+    floor: str = READ
+    target: float | None = None
+    versus_torch: float | None = None
+    few: bool = False
+
+
+@dataclass(frozen=True)
+class Data:
+    """The arrays that the cases share."""
+
+    x: Array
+    k: int
+    ratio: float
+    threads: int
+
+    @property
+    def context(self) -> Context:
+        return Context("float32", self.x.size, self.k, key=1, own_key=2)
+
+
+def main(args: argparse.Namespace) -> int:
+    kernels.threads = args.threads
+    result = run(args.size, args.ratio, args.repeat)
+    publish(show(result), result, args.json)
+    return int(args.check and any(row["met"] is False for row in result["rows"]))
+
+
+def run(size: int, ratio: float, repeat: int) -> dict[str, Any]:
+    """Machine, settings and a row per case."""
+    data = Data(measure.noise(size), measure.share(ratio, size), ratio, kernels.threads)
+    cases = [case for part in (_floors, _dense, _torch, _codecs, _whole) for case in part(data)]
+    runs = {case.name: case.run for case in cases}
+    few = frozenset(case.name for case in cases if case.few)
+    with measure.progress(repeat * len(cases)) as advance:
+        seconds = measure.interleaved(runs, repeat, advance, few)
+    settings = {"size": size, "ratio": ratio, "k": data.k, "repeat": repeat}
+    return {"machine": measure.machine(), **settings, "rows": [_row(case, seconds) for case in cases]}
+
+
+def _row(case: Case, seconds: dict[str, float]) -> dict[str, Any]:
+    own, floor = seconds[case.name], seconds[case.floor]
+    faster = seconds[TORCH] / own if case.versus_torch and TORCH in seconds else None
+    row = {
+        "name": case.name,
+        "ms": own * 1e3,
+        "floor": case.floor,
+        "times_floor": own / floor,
+        "target": case.target,
+        "faster_than_torch": faster,
+        "target_torch": case.versus_torch if faster else None,
+    }
+    return {**row, "met": _met(row)}
+
+
+def _met(row: dict[str, Any]) -> bool | None:
+    """Whether every target of the row is met; None where it has none."""
+    most, least = row["target"], row["target_torch"]
+    if most is None and least is None:
+        return None
+    return row["times_floor"] <= (most or math.inf) and (row["faster_than_torch"] or math.inf) >= (least or 0)
+
+
+# --- cases -------------------------------------------------------------------------------------------------------
+
+
+def _floors(data: Data) -> Iterator[Case]:
+    read = getattr(kernels.native(), "read", np.max)
+    out, small = np.empty_like(data.x), measure.noise(SMALL)
+    count = measure.share(data.ratio, SMALL)
+    yield Case(READ, lambda: read(data.x))
+    yield Case(MEMSET, lambda: out.fill(0), floor=MEMSET)
+    yield Case(READ_1M, lambda: read(small), floor=READ_1M)
+    yield Case("topk, d = 1M", lambda: kernels.topk(small, count, data.threads), READ_1M, 2.5)
+
+
+def _dense(data: Data) -> Iterator[Case]:
+    x, k, threads = data.x, data.k, data.threads
+    residual = measure.noise(x.size, seed=1)
+    edge = float(np.abs(kernels.topk(x, k)[1]).min())
+    bits = np.dtype(np.uint32)
+    out = np.empty_like(x)
+    parts = [_peer(data, seed) for seed in range(PEERS)]
+    yield Case("topk", lambda: kernels.topk(x, k, threads), target=1.6, versus_torch=25)
+    yield Case("topk, fused residual", lambda: kernels.topk_add(residual, x, k, threads), target=2.2)
+    yield Case("threshold", lambda: kernels.threshold(x, edge, threads))
+    yield Case("all_finite", lambda: kernels.all_finite(x, threads))
+    yield Case("NumPy partition", lambda: np.partition(np.abs(x).view(bits), x.size - k), few=True)
+    name = f"accumulate {PEERS} peers"
+    yield Case(name, lambda: kernels.accumulate(out, parts, 1 / PEERS, threads), MEMSET, 2.0)
+
+
+def _peer(data: Data, seed: int) -> tuple[Array, Array]:
+    return measure.uniform_indices(data.x.size, data.k, seed), measure.noise(data.k, seed)
+
+
+def _torch(data: Data) -> Iterator[Case]:
+    if not measure.has("torch"):
+        return
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    x = torch.from_numpy(data.x)
+
+    def select() -> object:
+        chosen = torch.topk(x.abs(), data.k, sorted=False).indices.sort().values
+        return chosen, x[chosen]
+
+    yield Case(TORCH, select, few=True)
+
+
+def _codecs(data: Data) -> Iterator[Case]:
+    indices, values = kernels.topk(data.x, data.k)
+    yield from _codec("indices", "rice", indices, data, encode=0.25, decode=0.12)
+    for name in ("elias_fano", "bitmap", "huffman"):
+        yield from _codec("indices", name, indices, data)
+    yield from _codec("values", "qsgd", values, data)
+
+
+def _codec(
+    slot: str, name: str, array: Array, data: Data, encode: float | None = None, decode: float | None = None
+) -> Iterator[Case]:
+    codec, ctx = getattr(scheme(f"topk | {slot}={name}"), slot), data.context
+    body = memoryview(codec.encode(array, ctx)[0])
+    yield Case(f"{name} encode", lambda: codec.encode(array, ctx), target=encode)
+    yield Case(f"{name} decode", lambda: codec.decode(body, ctx), target=decode)
+
+
+def _whole(data: Data) -> Iterator[Case]:
+    plan = scheme(SCHEME.format(ratio=data.ratio))
+    residual = measure.noise(data.x.size, seed=2)
+    frame = compress(data.x, plan)[0]
+    yield Case("compress: topk, residual, rice, qsgd", lambda: compress(data.x, plan, residual=residual), target=3.5)
+    yield Case("decode: rice, qsgd", lambda: decode(frame))
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+
+def show(result: dict[str, Any]) -> str:
+    title = f"d = {result['size']:,} float32, k = {result['k']:,}, least of {result['repeat']} rounds"
+    headers = ["", "ms", "× floor", "target", "met", "× faster than torch"]
+    cells = [_cells(row) for row in result["rows"]]
+    return f"{measure.machine_line(result['machine'])}\n{title}\n\n{table(headers, cells)}"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    met = {True: "yes", False: "NO", None: ""}[row["met"]]
+    own = row["floor"] if row["floor"] != READ and row["floor"] != row["name"] else ""
+    name = f"{row['name']}  (× {own})" if own else row["name"]
+    times = number(row["times_floor"], 3 if row["times_floor"] < 0.1 else 2)
+    return [name, number(row["ms"], 3), times, _target(row), met, number(row["faster_than_torch"], 1)]
+
+
+def _target(row: dict[str, Any]) -> str:
+    most = f"≤ {row['target']:g}" if row["target"] else ""
+    return f"{most}, ≥ {row['target_torch']:g}× torch" if row["target_torch"] else most

@@ -1,0 +1,93 @@
+"""Text tables and JSON: how every command says what it found."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be, numbers to the right.
+
+    >>> print(table(["codec", "bits"], [["rice", "8.1"], ["raw", "32.0"]]))
+    codec  bits
+    -----  ----
+    rice    8.1
+    raw    32.0
+    """
+    columns = [_column(header, cells) for header, *cells in zip(headers, *rows, strict=True)]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def _column(header: str, cells: Sequence[str]) -> list[str]:
+    width = max(map(len, (header, *cells)))
+    numbers = all(cell[:1].isdigit() for cell in cells if cell)
+    lines = [header, "-" * width, *cells]
+    return [line.rjust(width) if numbers else line.ljust(width) for line in lines]
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number for a table; nothing for None."""
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Whole or not at all: written beside its place under another name, then moved there."""
+    place = Path(os.path.realpath(path))
+    try:
+        if place.exists() and not (place.is_file() or place.is_dir()):
+            with open(place, "wb") as device:  # /dev/null must stay what it is
+                write(device)
+        else:
+            _write_beside(place, write)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def _write_beside(place: Path, write: Callable[[BinaryIO], object]) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.chmod(name, _mode(place))
+        os.replace(name, place)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _mode(path: Path) -> int:
+    """What an ordinary `open` would leave: the mode of the file that is replaced, or the umask's."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def publish(text: str, data: Any, target: str | None) -> None:
+    """Prints the text and writes the data to a JSON file; target "-" prints the JSON instead of the text."""
+    if target == "-":
+        print(_json(data))
+        return
+    print(text)
+    if target is not None:
+        write_file(Path(target), lambda file: file.write(f"{_json(data)}\n".encode()))
+
+
+def _json(data: Any) -> str:
+    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(data: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null."""
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(item) for item in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,67 @@
+"""Which parts of a bucket travel compressed, and which dense.
+
+A bucket is a flat buffer of gradients. Parameters that are compressed form segments (one each, or as many as lie side
+by side); the others, too small or excluded, travel dense. Small ones that lie between compressed ones do not cut a
+segment: they are taken out and leave zeros behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A parameter's place in its bucket."""
+
+    name: str
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a bucket that is compressed as one tensor."""
+
+    members: tuple[Slice, ...]
+
+    @property
+    def name(self) -> str:
+        first, last = self.members[0].name, self.members[-1].name
+        return first if first == last else f"{first}…{last}"
+
+    @property
+    def start(self) -> int:
+        return self.members[0].start
+
+    @property
+    def stop(self) -> int:
+        return self.members[-1].stop
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A bucket's segments and dense slices; the same on every rank, as DDP's buckets are."""
+
+    segments: tuple[Segment, ...]
+    dense: tuple[Slice, ...]
+
+
+def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: int, by_bucket: bool) -> Layout:
+    """`dense_names` are excluded; what has fewer than `dense_below` elements is dense as well."""
+    dense = [item for item in slices if item.name in dense_names or item.size < dense_below]
+    if not by_bucket:
+        return Layout(tuple(Segment((item,)) for item in slices if item not in dense), tuple(dense))
+    runs: list[list[Slice]] = [[]]
+    for item in slices:
+        if item.name in dense_names and item.size >= dense_below:
+            runs.append([])
+        else:
+            runs[-1].append(item)
+    whole = [run for run in runs if any(item not in dense for item in run)]
+    return Layout(tuple(Segment(tuple(run)) for run in whole), tuple(dense))

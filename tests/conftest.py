@@ -1,0 +1,24 @@
+"""What every test shares: the hypothesis profile, and one quiet import of sparsewire.
+
+Warnings are errors here, and without the extension the import warns once: that belongs to tests/test_package.py.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from hypothesis import HealthCheck, settings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", RuntimeWarning)
+    import sparsewire  # noqa: F401
+
+settings.register_profile(
+    "sparsewire",
+    deadline=None,
+    max_examples=20,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+settings.load_profile("sparsewire")

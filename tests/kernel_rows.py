@@ -1,0 +1,164 @@
+"""One row per kernel: a strategy for its arguments, and for the readers how encoders make them, so they can be damaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from strategies import KINDS, make, supports
+
+from sparsewire.indices.huffman import huffman_lengths
+from sparsewire.kernels import reference
+
+Args = tuple[Any, ...]
+EDGES = [0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 512, 513, 1023, 1024, 1025]
+sizes = st.sampled_from(EDGES)
+dense_sizes = st.sampled_from([*EDGES, 2049, 4095, 4096, 4097, 5003, 9001])
+seeds = st.integers(0, 999)
+keys = st.integers(0, 2**64 - 1)
+widths = st.integers(0, 64)
+
+
+@st.composite
+def dense(draw: st.DrawFn, dtype: str | None = None, size: int | None = None) -> np.ndarray:
+    """A float array, now and then with entries that are not finite."""
+    dtype = dtype or draw(st.sampled_from(["float32", "float64"]))
+    size = draw(dense_sizes) if size is None else size
+    x = make(draw(st.sampled_from(KINDS)), size, dtype, draw(seeds))
+    if size and draw(st.integers(0, 3)) == 0:
+        places = np.random.default_rng(draw(seeds)).integers(0, size, 5)
+        x[places] = np.array([np.nan, np.inf, -np.inf, np.inf, -0.0], dtype)
+    return x
+
+
+@st.composite
+def integers(draw: st.DrawFn, most_bits: int | None = None) -> np.ndarray:
+    """uint32 or uint64 values of mixed sizes."""
+    dtype = np.dtype(draw(st.sampled_from([np.uint32, np.uint64])))
+    rng = np.random.default_rng(draw(seeds))
+    top = min(most_bits or 64, 8 * dtype.itemsize)
+    size = draw(sizes)
+    values = rng.integers(0, 2**64 - 1, size, dtype=np.uint64, endpoint=True)
+    bits = rng.integers(0, top, size, endpoint=True) if draw(st.booleans()) else np.full(size, draw(st.integers(0, top)))
+    shift = np.uint64(64) - np.clip(bits, 1, 64).astype(np.uint64)
+    return np.where(bits == 0, np.uint64(0), values >> shift).astype(dtype)
+
+
+@st.composite
+def gap_lists(draw: st.DrawFn) -> np.ndarray:
+    """Gaps as real supports have them: Rice and Huffman cost time and space by their size."""
+    scale, seed, size = draw(st.sampled_from([0, 1, 30, 5000])), draw(seeds), draw(sizes)
+    dtype = draw(st.sampled_from([np.uint32, np.uint64]))
+    values = np.random.default_rng(seed).geometric(1 / (scale + 1), size) - 1
+    if size and draw(st.integers(0, 4)) == 0:
+        values[-1] = 2**31 - 1
+    return values.astype(dtype)
+
+
+@st.composite
+def topk_args(draw: st.DrawFn) -> Args:
+    x = draw(dense())
+    return x, draw(st.one_of(st.integers(0, x.size), st.sampled_from([0, min(1, x.size), x.size])))
+
+
+@st.composite
+def topk_add_args(draw: st.DrawFn) -> Args:
+    x, k = draw(topk_args())
+    return draw(dense(x.dtype.name, x.size)), x, k
+
+
+@st.composite
+def accumulate_args(draw: st.DrawFn) -> Args:
+    out = draw(dense())
+    parts = []
+    for seed in draw(st.lists(seeds, max_size=4)):
+        rng = np.random.default_rng(seed)
+        indices = np.flatnonzero(rng.random(out.size) < rng.random()).astype(np.int32)
+        parts.append((indices, make("magnitudes", indices.size, out.dtype.name, seed)))
+    return out, parts, draw(st.sampled_from([1.0, 0.5, 1 / 3]))
+
+
+@st.composite
+def pack_bits_args(draw: st.DrawFn) -> Args:
+    values = draw(integers())
+    return values, draw(st.integers(0, 8 * values.dtype.itemsize))
+
+
+@st.composite
+def unpack_bits_args(draw: st.DrawFn) -> Args:
+    width, count = draw(widths), draw(sizes)
+    data = np.random.default_rng(draw(seeds)).integers(0, 256, (count * width + 7) // 8, dtype=np.uint8)
+    return data, width, count
+
+
+@st.composite
+def pack_uneven_args(draw: st.DrawFn) -> Args:
+    values = draw(integers())
+    top = 8 * values.dtype.itemsize
+    return values, np.random.default_rng(draw(seeds)).integers(0, top + 1, values.size, dtype=np.uint8)
+
+
+small_supports = supports(most=2**16)
+
+
+def huffman_parts(gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    symbols = np.minimum(gaps, 40).astype(np.uint8)
+    return symbols, huffman_lengths(np.bincount(symbols, minlength=1))
+
+
+@st.composite
+def quantize_args(draw: st.DrawFn) -> Args:
+    return draw(dense()), draw(st.integers(2, 16)), draw(st.sampled_from([1, 3, 8, 64, 512, 2**24])), draw(keys)
+
+
+def dequantize_args(args: Args) -> Args:
+    return *reference.quantize(*args), args[1], args[2]
+
+
+@st.composite
+def permute_args(draw: st.DrawFn) -> Args:
+    numel = draw(st.one_of(st.integers(1, 300), st.sampled_from([2**31, 2**32 + 1, 2**62])))
+    ids = np.random.default_rng(draw(seeds)).integers(0, numel, min(draw(sizes), numel)).astype(np.uint64)
+    return ids, numel, draw(keys)
+
+
+def rice_decode_args(args: Args) -> Args:
+    gaps, block = args
+    return *reference.rice_encode(gaps, block), gaps.size, block, gaps.dtype == np.uint64
+
+
+rice_args = st.tuples(gap_lists(), st.sampled_from([8, 64, 1024]))
+
+# What encoders and selections are given.
+WRITERS: dict[str, st.SearchStrategy[Args]] = {
+    "accumulate": accumulate_args(),
+    "all_finite": st.tuples(dense()),
+    "bitmap": small_supports,
+    "elias_fano_encode": supports(),
+    "gaps": st.tuples(supports().map(lambda pair: pair[0])),
+    "huffman_encode": gap_lists().map(huffman_parts),
+    "pack_bits": pack_bits_args(),
+    "pack_uneven": pack_uneven_args(),
+    "permute": permute_args(),
+    "quantize": quantize_args(),
+    "random_bits": st.tuples(keys, keys, sizes),
+    "rice_encode": rice_args,
+    "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
+    "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-45, 0.5, 1.0, 1e30, np.inf])),
+    "topk": topk_args(),
+    "topk_add": topk_add_args(),
+}
+
+# What decoders are given: what an encoder wrote.
+READERS: dict[str, st.SearchStrategy[Args]] = {
+    "dequantize": quantize_args().map(dequantize_args),
+    "elias_fano_decode": supports().map(lambda s: (*reference.elias_fano_encode(*s), s[1], s[0].size)),
+    "from_bitmap": small_supports.map(lambda s: (reference.bitmap(*s), s[1], s[0].size)),
+    "from_gaps": supports().map(lambda s: (reference.gaps(s[0]), s[1])),
+    "from_run_lengths": supports().map(lambda s: (*reference.run_lengths(s[0]), s[1], s[0].size)),
+    "huffman_decode": gap_lists().map(huffman_parts).map(lambda p: (reference.huffman_encode(*p), p[1], p[0].size)),
+    "rice_decode": rice_args.map(rice_decode_args),
+    "unpack_bits": unpack_bits_args(),
+    "unpack_uneven": pack_uneven_args().map(lambda a: (reference.pack_uneven(*a), a[1])),
+}
