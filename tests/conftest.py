@@ -14,6 +14,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", RuntimeWarning)
     import sparsewire  # noqa: F401
 
+from torch_pool import ranks  # noqa: E402, F401
+
 settings.register_profile(
     "sparsewire",
     deadline=None,

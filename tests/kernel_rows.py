@@ -1,4 +1,4 @@
-"""One row per kernel: a strategy for its arguments, and for the readers how encoders make them, so they can be damaged."""
+"""One row per kernel: a strategy for its arguments; for readers, how encoders make them, so they can be damaged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def integers(draw: st.DrawFn, most_bits: int | None = None) -> np.ndarray:
     top = min(most_bits or 64, 8 * dtype.itemsize)
     size = draw(sizes)
     values = rng.integers(0, 2**64 - 1, size, dtype=np.uint64, endpoint=True)
-    bits = rng.integers(0, top, size, endpoint=True) if draw(st.booleans()) else np.full(size, draw(st.integers(0, top)))
+    bits = (
+        rng.integers(0, top, size, endpoint=True) if draw(st.booleans()) else np.full(size, draw(st.integers(0, top)))
+    )
     shift = np.uint64(64) - np.clip(bits, 1, 64).astype(np.uint64)
     return np.where(bits == 0, np.uint64(0), values >> shift).astype(dtype)
 
@@ -148,6 +150,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-45, 0.5, 1.0, 1e30, np.inf])),
     "topk": topk_args(),
     "topk_add": topk_add_args(),
+    "topk_sum": topk_add_args(),
 }
 
 # What decoders are given: what an encoder wrote.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import sparsewire as sw
 from sparsewire.cli import main
-from sparsewire.lab import bench_kernels, tables
+from sparsewire.lab import bench_kernels, measure, tables
 from sparsewire.registry import codecs
 
 
@@ -234,7 +235,7 @@ def test_a_missed_target_counts_only_when_asked(monkeypatch, capsys):
     assert bench_kernels._met({**row, "times_floor": 1.5, "faster_than_torch": 20.0}) is False
     assert bench_kernels._met({**row, "target": None, "target_torch": None}) is None
     result = {
-        "machine": bench_kernels.measure.machine(),
+        "machine": measure.machine(),
         "size": 1,
         "k": 1,
         "repeat": 1,
@@ -274,3 +275,15 @@ def test_demo_conserves_every_gradient(capsys):
 def test_json_has_no_nan(capsys):
     tables.publish("", {"a": [float("nan"), 1.0]}, "-")
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.0]}
+
+
+def test_a_cold_first_call_does_not_count():
+    calls: list[str] = []
+
+    def run_once(name: str) -> None:
+        time.sleep(0 if name in calls else 0.2)
+        calls.append(name)
+
+    runs = {"slow": lambda: run_once("slow"), "fast": lambda: run_once("fast")}
+    found = measure.interleaved(runs, 1, lambda name: None, frozenset({"slow"}))
+    assert max(found.values()) < 0.1

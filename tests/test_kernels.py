@@ -19,7 +19,7 @@ from sparsewire.kernels import reference
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
-DENSE = ["accumulate", "all_finite", "threshold", "topk", "topk_add"]
+DENSE = ["accumulate", "all_finite", "threshold", "topk", "topk_add", "topk_sum"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -112,6 +112,8 @@ REFUSED: list[tuple[str, Args]] = [
     ("topk", (np.zeros(3, np.float32), -1)),
     ("topk_add", (np.zeros(3, np.float32), np.zeros(3, np.float32), 4)),
     ("topk_add", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
+    ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 4)),
+    ("topk_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
     ("threshold", (np.zeros(3, np.float32), -1.0)),
     ("threshold", (np.zeros(3, np.float64), np.nan)),
     ("accumulate", (np.zeros(3, np.float32), [(np.array([3], np.int32), np.ones(1, np.float32))], 1.0)),
@@ -146,6 +148,15 @@ REFUSED: list[tuple[str, Args]] = [
 def test_malformed_arguments_are_a_value_error(name: str, args: Args, module: Any) -> None:
     with pytest.raises(ValueError):
         getattr(module, name)(*copy.deepcopy(args))
+
+
+@pytest.mark.parametrize("module", [reference, *([native] if native else [])])
+@pytest.mark.parametrize("name", ["topk_add", "topk_sum"])
+def test_a_sum_that_is_no_number_comes_without_a_warning(name: str, module: Any) -> None:
+    residual, x = np.array([np.inf, 3e38, 1], np.float32), np.array([-np.inf, 3e38, 1], np.float32)
+    indices, values = getattr(module, name)(residual, x, 2)
+    assert indices.tolist() == [0, 1]
+    assert np.isnan(values[0]) and np.isinf(values[1])
 
 
 # --- large enough to be sampled ----------------------------------------------------------------------------------
@@ -192,13 +203,15 @@ def test_topk_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, isa:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", LARGE)
-def test_topk_add_is_an_addition_and_a_topk(kind: str, dtype: str, isa: str) -> None:
+def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str, isa: str) -> None:
     native.set_isa(isa)
     x, start = large(kind, dtype), large("normal", dtype)[: large(kind, dtype).size]
     for k in (1, x.size // 100):
         expected = reference.topk(start + x, k)
         for threads in (1, 2):
             residual = start.copy()
+            assert plain(native.topk_sum(residual, x, k, threads)) == plain(expected)
+            assert plain(residual) == plain(start)
             assert plain(native.topk_add(residual, x, k, threads)) == plain(expected)
             assert plain(residual) == plain(start + x)
 

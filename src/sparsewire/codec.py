@@ -46,8 +46,7 @@ def compress(
     """(frame, residual): what `encode` sends for x (+ residual, if one is given), and what is left.
 
     What is left is x − decode(frame), exactly: one subtraction where something was sent, x itself elsewhere. A residual
-    that is given is updated in place, unless x is not all finite: then the frame carries that to every receiver and
-    the residual stays as it was.
+    that is given is updated in place; where x is not finite the frame says so and the residual stays as it was.
 
     >>> import numpy as np
     >>> frame, left = compress(np.array([0.5, 3.0, -1.0]), "topk(k=1)")
@@ -157,7 +156,18 @@ def seal(
 def keep(left: Array, sealed: Sealed) -> None:
     """What was not sent: `left`, which holds the whole input, less what the receivers will see."""
     with np.errstate(invalid="ignore"):
-        left[sealed.indices] = sealed.values - sealed.sent
+        kernels.scatter(left, sealed.indices, sealed.values - sealed.sent)
+
+
+def keep_finite(residual: Array, sealed: Sealed) -> None:
+    """The same for a residual that goes on living: where the input is not finite, it stays as it is."""
+    with np.errstate(invalid="ignore"):
+        rest = sealed.values - sealed.sent
+    finite = np.isfinite(rest)
+    if finite.all():
+        kernels.scatter(residual, sealed.indices, rest)
+    else:
+        kernels.scatter(residual, sealed.indices[finite], rest[finite])
 
 
 def _compensate(plan: Scheme, ctx: Context, x: host.Dense, residual: Any) -> bytes:
@@ -165,14 +175,10 @@ def _compensate(plan: Scheme, ctx: Context, x: host.Dense, residual: Any) -> byt
     kept = host.to_host(residual)
     if not isinstance(kept, host.Dense) or kept.flat.size != x.flat.size or kept.flat.dtype != x.flat.dtype:
         raise InputError(f"the residual must be dense, of {x.flat.size} elements and a dtype that goes with {x.dtype}")
-    if not kernels.all_finite(x.flat, threads=kernels.threads):
-        total = x.flat + kept.flat
-        indices, values = plan.select.pick(total, ctx)
-        return seal(plan, ctx, x.shape, indices, values, total.__getitem__).frame
     in_place = host.shares_memory(residual, kept.flat)
     indices, values = plan.select.pick_compensated(kept.flat, x.flat, ctx)
-    sealed = seal(plan, ctx, x.shape, indices, values, kept.flat.__getitem__)
-    keep(kept.flat, sealed)
+    sealed = seal(plan, ctx, x.shape, indices, values, _at_residual(kept.flat, indices, values))
+    keep_finite(kept.flat, sealed)
     if not in_place:
         host.write_back(residual, kept.flat)
     return sealed.frame
@@ -190,12 +196,11 @@ def _compress_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Any) -> tu
     assert isinstance(kept, host.Dense)
     if kept.flat.size != x.numel or kept.flat.dtype != x.work_values.dtype:
         raise InputError(f"the residual must have {x.numel} elements and a dtype that goes with {x.dtype}")
-    old = kept.flat[x.indices]
-    kept.flat[x.indices] = old + x.work_values
-    sealed = seal(plan, ctx, x.shape, x.indices, kept.flat[x.indices], kept.flat.__getitem__)
-    keep(kept.flat, sealed)
-    if not np.isfinite(x.values).all():
-        kept.flat[x.indices] = old
+    values = kept.flat[x.indices] + x.work_values
+    finite = np.isfinite(values)
+    kernels.scatter(kept.flat, x.indices[finite], values[finite])
+    sealed = seal(plan, ctx, x.shape, x.indices, values, _at_residual(kept.flat, x.indices, values))
+    keep_finite(kept.flat, sealed)
     if not host.shares_memory(residual, kept.flat):
         host.write_back(residual, kept.flat)
     return sealed.frame, residual
@@ -209,6 +214,18 @@ def at_sparse(x: Sparse) -> Callable[[Array], Array]:
         inside = np.minimum(place, max(0, x.count - 1))
         hit = (x.indices[inside] == realised) if x.count else np.zeros(realised.size, bool)
         return np.where(hit, x.work_values[inside] if x.count else 0, 0).astype(x.work_values.dtype)
+
+    return at
+
+
+def _at_residual(residual: Array, indices: Array, values: Array) -> Callable[[Array], Array]:
+    """Gathers from a compensated residual, which does not hold those selected values that are not finite."""
+
+    def at(realised: Array) -> Array:
+        gathered = residual[realised]
+        odd = np.isin(indices, realised) & ~np.isfinite(values)
+        gathered[np.searchsorted(realised, indices[odd])] = values[odd]
+        return gathered
 
     return at
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from . import kernels
 from .errors import SchemeError
 from .kernels import Array
 from .kernels.scratch import scratch
@@ -105,9 +106,13 @@ class Select(Codec):
         """(ascending indices, values there) of a flat float32 or float64 array."""
 
     def pick_compensated(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
-        """`residual += x` in place, then `pick` of the sum; one pass where a kernel offers it."""
-        residual += x
-        return self.pick(residual, ctx)
+        """`pick` of residual + x, which goes into the residual, except where it is not finite: there the old one stays.
+
+        One pass where a kernel offers it.
+        """
+        picked = self.pick_sum(residual, x, ctx)
+        kernels.add_finite(residual, x)
+        return picked
 
     def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
         """`pick` of residual + x, which both stay as they are."""

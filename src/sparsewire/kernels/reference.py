@@ -52,9 +52,21 @@ def topk(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
 
 
 def topk_add(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
-    """`residual += x` in place, then `topk` of the sum."""
-    np.add(residual, x, out=residual)
-    return topk(residual, k)
+    """`topk` of residual + x, which goes into the residual, except where it is not finite: there the old one stays."""
+    chosen = topk_sum(residual, x, k)
+    add_finite(residual, x)
+    return chosen
+
+
+def add_finite(residual: Array, x: Array) -> None:
+    """`residual += x`, except where the sum is not finite: there the residual stays as it was."""
+    total = residual + x
+    np.copyto(residual, total, where=np.isfinite(total))
+
+
+def topk_sum(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
+    """`topk` of residual + x, which both stay as they are."""
+    return topk(residual + x, k)
 
 
 def threshold(x: Array, low: float, threads: int = 1) -> tuple[Array, Array]:
@@ -70,11 +82,22 @@ def all_finite(x: Array, threads: int = 1) -> bool:
     return bool(np.isfinite(x).all())
 
 
+def scatter(out: Array, indices: Array, values: Array) -> None:
+    """out[indices] = values; the indices ascend and lie within out."""
+    if indices.size != values.size or (indices.size and not 0 <= indices[0] <= indices[-1] < out.size):
+        raise ValueError("the entries do not fit the output")
+    if not (indices[1:] > indices[:-1]).all():
+        raise ValueError("the indices do not ascend")
+    out[indices] = values
+
+
 def accumulate(out: Array, parts: Sequence[tuple[Array, Array]], scale: float, threads: int = 1) -> None:
     """out = Σ over the parts, in their order, of scale × values at indices; everything else is zero."""
     for indices, values in parts:
         if indices.size != values.size or (indices.size and not 0 <= indices[0] <= indices[-1] < out.size):
             raise ValueError("a part does not fit the output")
+        if not (indices[1:] > indices[:-1]).all():
+            raise ValueError("a part's indices do not ascend")
     out.fill(0)
     for indices, values in parts:
         out[indices] += values * out.dtype.type(scale)
@@ -136,6 +159,8 @@ def unpack_uneven(data: Bytes, widths: Bytes) -> NDArray[np.uint64]:
 
 def bitmap(indices: Array, numel: int) -> Bytes:
     """`numel` bits with a one at each index."""
+    if indices.size and not (indices[0] >= 0 and indices[-1] < numel):
+        raise ValueError("an index is outside the bitmap")
     flags = np.zeros(numel, np.uint8)
     flags[indices] = 1
     return np.packbits(flags, bitorder="little")
@@ -186,9 +211,10 @@ def from_run_lengths(zeros: Array, ones: Array, numel: int, count: int) -> Array
             raise ValueError("a run is empty or leaves the tensor")
     if total != count:
         raise ValueError(f"the runs hold {total} entries, not {count}")
-    starts = np.cumsum(zeros.astype(np.int64)) + np.cumsum(ones.astype(np.int64)) - ones.astype(np.int64)
-    offsets = np.arange(count) - np.repeat(np.cumsum(ones.astype(np.int64)) - ones.astype(np.int64), ones)
-    return (np.repeat(starts, ones) + offsets).astype(index_dtype(numel))
+    sizes = ones.astype(np.int64)
+    before = np.cumsum(sizes) - sizes
+    starts = np.cumsum(zeros.astype(np.int64)) + before
+    return (np.repeat(starts - before, sizes) + np.arange(count)).astype(index_dtype(numel))
 
 
 # --- Rice --------------------------------------------------------------------------------------------------------
@@ -204,7 +230,7 @@ def rice_encode(values: Array, block: int) -> tuple[Bytes, Bytes, Bytes]:
     parameters = np.array(
         [_rice_parameter(values[i : i + block]) for i in range(0, values.size, block)], dtype=np.uint8
     )
-    widths = np.repeat(parameters, block)[: values.size]
+    widths = _spread(parameters, block, values.size)
     low = pack_uneven(values, widths)
     ends = np.cumsum((values >> widths.astype(values.dtype)).astype(np.int64) + 1) - 1
     return parameters, low, bitmap(ends, int(ends[-1]) + 1 if ends.size else 0)
@@ -213,9 +239,9 @@ def rice_encode(values: Array, block: int) -> tuple[Bytes, Bytes, Bytes]:
 def rice_decode(parameters: Bytes, low: Bytes, unary: Bytes, count: int, block: int, wide: bool) -> Array:
     """Inverse of `rice_encode`; uint64 if `wide`, else uint32 (a value that does not fit is an error)."""
     dtype, limit = (np.uint64, 64) if wide else (np.uint32, 32)
-    if parameters.size != -(-count // block) or (parameters.size and parameters.max() >= limit):
+    if block < 1 or parameters.size != -(-count // block) or (parameters.size and parameters.max() >= limit):
         raise ValueError("the Rice parameters do not fit")
-    widths = np.repeat(parameters, block)[:count]
+    widths = _spread(parameters, block, count)
     ends = np.flatnonzero(np.unpackbits(unary, bitorder="little"))
     if ends.size != count or unary.size != ((int(ends[-1]) + 8) // 8 if count else 0):
         raise ValueError("the Rice unary stream does not fit")
@@ -223,6 +249,11 @@ def rice_decode(parameters: Bytes, low: Bytes, unary: Bytes, count: int, block: 
     if count and (quotients >> (U64(limit) - widths)).any():
         raise ValueError("a Rice code is too large")
     return (quotients << widths.astype(U64) | unpack_uneven(low, widths)).astype(dtype)
+
+
+def _spread(per_block: Array, block: int, count: int) -> Array:
+    """Each block's number for each of its entries, `count` in all."""
+    return np.repeat(per_block, min(block, max(count, 1)))[:count]
 
 
 def _rice_parameter(values: Array) -> int:
@@ -253,6 +284,8 @@ def elias_fano_decode(low: Bytes, high: Bytes, numel: int, count: int) -> Array:
     ends = np.flatnonzero(np.unpackbits(high, bitorder="little"))
     if ends.size != count or high.size != ((int(ends[-1]) + 8) // 8 if count else 0):
         raise ValueError("the Elias-Fano high bits do not fit")
+    if count and int(ends[-1]) - (count - 1) > numel - 1 >> width:
+        raise ValueError("the Elias-Fano high bits leave the tensor")
     indices = (ends - np.arange(count)) << width | unpack_bits(low, width, count).astype(np.int64)
     if count and (indices[-1] >= numel or (np.diff(indices) <= 0).any()):
         raise ValueError("Elias-Fano indices do not ascend below the number of elements")
@@ -348,12 +381,14 @@ def quantize(values: Array, bits: int, bucket: int, key: int) -> tuple[NDArray[n
     A code is level + s; the one code left over, 2^bits − 1, marks a value that is not finite. An entry's random
     number comes from the top 24 bits of `random_bits` at its position. Returns (codes, norms).
     """
+    if not (1 <= bits <= 32 and bucket >= 1):
+        raise ValueError("bits lie in 1…32, a bucket has at least one entry")
     kind, levels = values.dtype.type, 2 ** (bits - 1) - 1
     finite = np.isfinite(values)
     magnitude = np.where(finite, np.abs(values), kind(0))
     starts = np.arange(0, values.size, bucket)
     norms = np.maximum.reduceat(magnitude, starts) if values.size else np.empty(0, values.dtype)
-    spread = np.repeat(norms, bucket)[: values.size]
+    spread = _spread(norms, bucket, values.size)
     noise = (random_bits(key, 0, values.size) >> U64(40)).astype(values.dtype) * kind(2.0**-24)
     scaled = magnitude / np.where(spread > 0, spread, kind(1)) * kind(levels)
     level = np.minimum(np.floor(scaled + noise), kind(levels)).astype(np.int64)
@@ -364,9 +399,9 @@ def quantize(values: Array, bits: int, bucket: int, key: int) -> tuple[NDArray[n
 def dequantize(codes: NDArray[np.uint32], norms: Array, bits: int, bucket: int) -> Array:
     """norm × (level / s), NaN for the code that marks a value that was not finite."""
     levels = 2 ** (bits - 1) - 1
-    if norms.size != -(-codes.size // bucket) or (codes.size and int(codes.max()) >= 2**bits):
+    if bucket < 1 or norms.size != -(-codes.size // bucket) or (codes.size and int(codes.max()) >= 2**bits):
         raise ValueError("codes and norms do not fit")
     kind = norms.dtype.type
     ratio = (codes.astype(np.int64) - levels).astype(norms.dtype) / kind(levels)
-    values = np.repeat(norms, bucket)[: codes.size] * ratio
+    values = _spread(norms, bucket, codes.size) * ratio
     return np.where(codes == 2**bits - 1, kind(np.nan), values)

@@ -40,7 +40,7 @@ class Case:
     floor: str = READ
     target: float | None = None
     versus_torch: float | None = None
-    few: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def run(size: int, ratio: float, repeat: int) -> dict[str, Any]:
     data = Data(measure.noise(size), measure.share(ratio, size), ratio, kernels.threads)
     cases = [case for part in (_floors, _dense, _torch, _codecs, _whole) for case in part(data)]
     runs = {case.name: case.run for case in cases}
-    few = frozenset(case.name for case in cases if case.few)
+    slow = frozenset(case.name for case in cases if case.slow)
     with measure.progress(repeat * len(cases)) as advance:
-        seconds = measure.interleaved(runs, repeat, advance, few)
+        seconds = measure.interleaved(runs, repeat, advance, slow)
     settings = {"size": size, "ratio": ratio, "k": data.k, "repeat": repeat}
     return {"machine": measure.machine(), **settings, "rows": [_row(case, seconds) for case in cases]}
 
@@ -123,7 +123,7 @@ def _dense(data: Data) -> Iterator[Case]:
     yield Case("topk, fused residual", lambda: kernels.topk_add(residual, x, k, threads), target=2.2)
     yield Case("threshold", lambda: kernels.threshold(x, edge, threads))
     yield Case("all_finite", lambda: kernels.all_finite(x, threads))
-    yield Case("NumPy partition", lambda: np.partition(np.abs(x).view(bits), x.size - k), few=True)
+    yield Case("NumPy partition", lambda: np.partition(np.abs(x).view(bits), x.size - k), slow=True)
     name = f"accumulate {PEERS} peers"
     yield Case(name, lambda: kernels.accumulate(out, parts, 1 / PEERS, threads), MEMSET, 2.0)
 
@@ -143,7 +143,7 @@ def _torch(data: Data) -> Iterator[Case]:
         chosen = torch.topk(x.abs(), data.k, sorted=False).indices.sort().values
         return chosen, x[chosen]
 
-    yield Case(TORCH, select, few=True)
+    yield Case(TORCH, select, slow=True)
 
 
 def _codecs(data: Data) -> Iterator[Case]:

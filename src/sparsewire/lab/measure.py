@@ -24,15 +24,20 @@ BURST, CALLS = 0.02, 3
 
 
 def interleaved(
-    runs: Mapping[str, Run], repeat: int, advance: Advance, few: frozenset[str] = frozenset()
+    runs: Mapping[str, Run], repeat: int, advance: Advance, slow: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """Least seconds of each run over `repeat` rounds of bursts; those in `few` are called twice in all."""
+    """Least seconds of each run over `repeat` rounds of bursts; a slow one is called once a round.
+
+    Everything is called once before it counts: a first call can take ten times as long (page faults), and a baseline
+    that is measured cold makes whatever it is compared with look better than it is.
+    """
     best = dict.fromkeys(runs, float("inf"))
     for turn in range(repeat):
         for name, run in runs.items():
             advance(name)
-            if turn < 2 or name not in few:
-                best[name] = min(best[name], least(run, calls=1 if name in few else CALLS))
+            if turn == 0:
+                run()
+            best[name] = min(best[name], least(run, calls=1 if name in slow else CALLS))
     return best
 
 

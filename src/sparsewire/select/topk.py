@@ -43,3 +43,6 @@ class TopK(Counted):
 
     def pick_compensated(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
         return kernels.topk_add(residual, x, self.count(x.size), threads=kernels.threads)
+
+    def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
+        return kernels.topk_sum(residual, x, self.count(x.size), threads=kernels.threads)

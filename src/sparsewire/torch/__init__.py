@@ -2,7 +2,8 @@
 
 from .attach import attach
 from .checkpoint import deal, load, save
+from .dcp import load_dcp, save_dcp
 from .link import Link
 from .schedule import dgc_schedule
 
-__all__ = ["Link", "attach", "deal", "dgc_schedule", "load", "save"]
+__all__ = ["Link", "attach", "deal", "dgc_schedule", "load", "load_dcp", "save", "save_dcp"]

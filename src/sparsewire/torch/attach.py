@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from ..codec import Spec
@@ -22,6 +25,7 @@ from .link import Link, Settings
 from .schedule import Plan, Schedule
 
 SOCKET = "_sparsewire_socket"
+_made: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()  # groups of couriers by the models' groups
 
 
 def attach(
@@ -88,12 +92,13 @@ def _excluded(
 def _communicator(group: dist.ProcessGroup, timeout: float | None) -> tuple[Communicator, Callable[[bool], None]]:
     """A process group of the courier's own, and how to end it: collectives of two threads must not mix."""
     ranks = dist.get_process_group_ranks(group)
-    own = dist.new_group(
-        ranks,
-        timeout=datetime.timedelta(seconds=timeout) if timeout else _timeout_of(group),
-        backend=dist.get_backend(group),
-        use_local_synchronization=len(ranks) < dist.get_world_size(),
-    )
+    with _own_name(group):
+        own = dist.new_group(
+            ranks,
+            timeout=datetime.timedelta(seconds=timeout) if timeout else _timeout_of(group),
+            backend=dist.get_backend(group),
+            use_local_synchronization=len(ranks) < dist.get_world_size(),
+        )
     comm = TorchCommunicator(own)
 
     def close(in_order: bool) -> None:
@@ -104,6 +109,22 @@ def _communicator(group: dist.ProcessGroup, timeout: float | None) -> tuple[Comm
             dist.destroy_process_group(own)
 
     return comm, close
+
+
+@contextmanager
+def _own_name(group: dist.ProcessGroup) -> Iterator[None]:
+    """A name for a new group of some ranks that is the same on each and was never used.
+
+    Torch up to 2.13 hashes in how many groups the rank is in: ranks in different numbers of groups never meet, and a
+    name that comes again finds the addresses of the group before (github.com/pytorch/pytorch/pull/189073).
+    """
+    _made[group] = _made.get(group, 0) + 1
+    torchs = getattr(distributed_c10d, "_hash_ranks_to_str", None)
+    distributed_c10d._hash_ranks_to_str = lambda *_: f"{group.group_name}-sparsewire-{_made[group]}"
+    try:
+        yield
+    finally:
+        distributed_c10d._hash_ranks_to_str = torchs
 
 
 def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta | None:

@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace nb = nanobind;
@@ -28,14 +30,22 @@ using InOut = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Out = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
+// Freed outputs wait here for the next call: touching fresh pages costs more than most kernels do. A few blocks only,
+// and none so large that keeping it would be felt.
+class Recycler {
+ public:
+  static void* take(size_t bytes);  // at least one byte; throws std::bad_alloc
+  static void give(void* data, size_t bytes) noexcept;
+};
+
 // An uninitialised array that a kernel fills and NumPy then owns. `release` may shorten it.
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(size_t size) : data_(static_cast<T*>(std::malloc(size ? size * sizeof(T) : 1))), size_(size) {
-    if (!data_) throw std::bad_alloc();
+  explicit Buffer(size_t size) : data_(static_cast<T*>(Recycler::take(bytes_of(size)))), size_(size) {}
+  ~Buffer() {
+    if (data_) Recycler::give(data_, bytes_of(size_));
   }
-  ~Buffer() { std::free(data_); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   T* data() { return data_; }
@@ -43,14 +53,25 @@ class Buffer {
 
   // Needs the GIL.
   Out<T> release(size_t size) {
-    T* data = data_;
-    data_ = nullptr;
-    nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
-    return Out<T>(data, {size}, owner);
+    auto held = std::make_unique<Held>(Held{data_, bytes_of(size_)});
+    nb::capsule owner(held.get(), [](void* p) noexcept {
+      std::unique_ptr<Held> held(static_cast<Held*>(p));
+      Recycler::give(held->data, held->bytes);
+    });
+    held.release();
+    return Out<T>(std::exchange(data_, nullptr), {size}, owner);
   }
   Out<T> release() { return release(size_); }
 
  private:
+  struct Held {
+    void* data;
+    size_t bytes;
+  };
+  static size_t bytes_of(size_t size) {
+    if (size > PTRDIFF_MAX / sizeof(T)) throw std::bad_alloc();
+    return size * sizeof(T);
+  }
   T* data_;
   size_t size_;
 };

@@ -1,7 +1,7 @@
 // Exact selection of the largest entries in one pass over the dense array.
 //
 // 1. A sample of cache lines gives a floor that slightly more than k magnitudes exceed.
-// 2. One pass lists what exceeds it (and adds the gradient to the residual on the way).
+// 2. One pass lists what exceeds it (and adds the gradient to the residual, or reads both as one, on the way).
 // 3. Histograms over the list find the k-th magnitude, and the list is filtered.
 // Where the sample misled (few distinct values, hidden clusters) the k-th magnitude comes from dense histograms.
 #include <optional>
@@ -57,7 +57,7 @@ size_t take_dense(const Dense<T>& dense, Edge<T>& edge, bool only_ties, Chosen<T
   size_t at = 0;
   for (; at < dense.size && !out.full() && !(only_ties && edge.ties == 0); at += kBlock<T>) {
     const size_t n = std::min(kBlock<T>, dense.size - at);
-    const size_t size = scan<T>(false)(const_cast<T*>(x) + at, x + at, n, 0, floor, indices, values);
+    const size_t size = scan<T>(Mode::list)(const_cast<T*>(x) + at, x + at, n, 0, floor, indices, values);
     out.take(indices, values, size, at, edge);
   }
   return at;
@@ -116,12 +116,13 @@ template <class T, class Index>
 bool take_sampled(Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
   T* sampled;
   const size_t size = sample(dense.residual, dense.x, dense.size, workspace<T>().sampled, sampled);
-  for (const double margin : {5.0, 30.0}) {
+  for (const double margin : {3.5, 30.0}) {
     const Bracket<T> edges = bracket(sampled, size, dense.size, k, margin);
     const Hits<T> hits = collect(dense, edges.floor(), edges.capacity);
     if (!hits.complete) return false;
     if (hits.size >= k) return take_largest(hits, edges, k, out), true;
     // A common value was left out of the list: its first occurrences are easily found again.
+    if (dense.mode == Mode::sum && edges.common) return false;
     if (edges.common && take_with_ties(dense, hits, {edges.low, k - hits.size}, out)) return true;
     out.clear();
   }
@@ -129,11 +130,25 @@ bool take_sampled(Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
 }
 
 template <class T, class Index>
+void take_topk_of_copy(const Dense<T>& dense, size_t k, Chosen<T, Index>& out);
+
+template <class T, class Index>
 void take_topk(Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
   const bool sampling = dense.size >= kSmall && k <= dense.size / 8 && k > 0;
   if (sampling && take_sampled(dense, k, out)) return;
-  if (dense.pending) collect(dense, kMaxBits<T>, 0);
+  out.clear();
+  if (dense.adding()) collect(dense, kMaxBits<T>, 0);
+  if (dense.mode == Mode::sum) return take_topk_of_copy(dense, k, out);
   if (k > 0) take_exact(dense, k, out);
+}
+
+// The sum needs more than one pass after all: written down once, it can be read as often as needed.
+template <class T, class Index>
+void take_topk_of_copy(const Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
+  T* total = workspace<T>().total.take(dense.size);
+  for (size_t i = 0; i < dense.size; ++i) total[i] = dense.residual[i] + dense.x[i];
+  Dense<T> copy{nullptr, total, dense.size, dense.threads, Mode::list};
+  take_topk(copy, k, out);
 }
 
 bool fits_int32(size_t size) { return size <= size_t{1} << 31; }
@@ -157,13 +172,20 @@ nb::object topk_of(Dense<T> dense, int64_t k) {
 
 template <class T>
 nb::object topk(const In<T>& x, int64_t k, int threads) {
-  return topk_of(Dense<T>{nullptr, x.data(), x.size(), threads, false}, k);
+  return topk_of(Dense<T>{nullptr, x.data(), x.size(), threads, Mode::list}, k);
 }
 
 template <class T>
 nb::object topk_add(const InOut<T>& residual, const In<T>& x, int64_t k, int threads) {
   require(residual.size() == x.size(), "the residual and x differ in size");
-  return topk_of(Dense<T>{residual.data(), x.data(), x.size(), threads, true}, k);
+  return topk_of(Dense<T>{residual.data(), x.data(), x.size(), threads, Mode::add}, k);
+}
+
+// The residual is only read: `Dense` shares its pointer with the mode that writes.
+template <class T>
+nb::object topk_sum(const In<T>& residual, const In<T>& x, int64_t k, int threads) {
+  require(residual.size() == x.size(), "the residual and x differ in size");
+  return topk_of(Dense<T>{const_cast<T*>(residual.data()), x.data(), x.size(), threads, Mode::sum}, k);
 }
 
 // How many hits to make room for; 0 if there may be so many that two passes are cheaper than the room.
@@ -193,7 +215,7 @@ nb::object threshold_of(Dense<T> dense, Bits<T> floor) {
 template <class T>
 nb::object threshold(const In<T>& x, double low, int threads) {
   if (!(low >= 0)) throw std::invalid_argument("a threshold is a number ≥ 0, not " + std::to_string(low));
-  const Dense<T> dense{nullptr, x.data(), x.size(), threads, false};
+  const Dense<T> dense{nullptr, x.data(), x.size(), threads, Mode::list};
   const Bits<T> floor = magnitude(static_cast<T>(low)) - 1;
   return fits_int32(dense.size) ? threshold_of<T, int32_t>(dense, floor) : threshold_of<T, int64_t>(dense, floor);
 }
@@ -209,6 +231,7 @@ void bind(nb::module_& m) {
   using nb::arg;
   m.def("topk", &topk<T>, arg("x").noconvert(), arg("k"), arg("threads") = 1);
   m.def("topk_add", &topk_add<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("threads") = 1);
+  m.def("topk_sum", &topk_sum<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("threads") = 1);
   m.def("threshold", &threshold<T>, arg("x").noconvert(), arg("low"), arg("threads") = 1);
   m.def("read", &read<T>, arg("x").noconvert());
 }

@@ -12,7 +12,7 @@ constexpr size_t kMaxPart = size_t{1} << 30;  // entries that an int32 offset co
 template <class T>
 struct Workspace {
   Scratch<int32_t> indices;
-  Scratch<T> values, sampled, resampled, rest;
+  Scratch<T> values, sampled, resampled, rest, total;
 };
 
 template <class T>
@@ -30,9 +30,9 @@ inline const Scans& scans() {
 }
 
 template <class T>
-Scan<T> scan(bool add) {
-  if constexpr (sizeof(T) == 4) return add ? scans().add_float : scans().list_float;
-  if constexpr (sizeof(T) == 8) return add ? scans().add_double : scans().list_double;
+Scan<T> scan(Mode mode) {
+  if constexpr (sizeof(T) == 4) return scans().of_float[static_cast<int>(mode)];
+  if constexpr (sizeof(T) == 8) return scans().of_double[static_cast<int>(mode)];
 }
 
 // The entries that one thread listed; indices count from `base`.
@@ -52,25 +52,26 @@ struct Hits {
   bool complete = true;
 };
 
-// The array to select from: x, or once added, the residual.
+// The array to select from: x, the residual once x is added to it, or their sum, which is nowhere in memory.
 template <class T>
 struct Dense {
   T* residual;
   const T* x;
   size_t size;
   int threads;
-  bool pending;  // x has not been added to the residual yet
+  Mode mode;
 
   const T* source() const { return residual ? residual : x; }
+  bool adding() const { return mode == Mode::add; }
 };
 
 // Lists a part until there are more than `capacity` hits; a pending addition goes on to the end.
 template <class T>
 void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part) {
-  const Scan<T> list = scan<T>(dense.pending);
-  const T* x = dense.pending ? dense.x : dense.source();
-  T* residual = dense.pending ? dense.residual : const_cast<T*>(x);
-  for (size_t at = part.base; at < part.end && (part.complete || dense.pending); at += kBlock<T>) {
+  const Scan<T> list = scan<T>(dense.mode);
+  const T* x = dense.mode == Mode::list ? dense.source() : dense.x;
+  T* residual = dense.mode == Mode::list ? const_cast<T*>(x) : dense.residual;
+  for (size_t at = part.base; at < part.end && (part.complete || dense.adding()); at += kBlock<T>) {
     part.size += list(residual + at, x + at, std::min(kBlock<T>, part.end - at), static_cast<int32_t>(at - part.base),
                       floor, part.indices + part.size, part.values + part.size);
     if (part.size <= capacity) continue;
@@ -96,7 +97,7 @@ Hits<T> collect(Dense<T>& dense, Bits<T> floor, size_t capacity) {
   parallel(static_cast<int>(threads), [&](int thread) {
     for (size_t i = thread; i < parts; i += threads) fill(dense, floor, room - kBlock<T> - kSlack, hits.parts[i]);
   });
-  dense.pending = false;
+  if (dense.adding()) dense.mode = Mode::list;
   for (const auto& part : hits.parts) hits.size += part.size, hits.complete &= part.complete;
   return hits;
 }
@@ -119,7 +120,7 @@ Hits<T> top_of_sample(T* sampled, size_t size, size_t rank) {
   const double expected = static_cast<double>(rank) * static_cast<double>(few) / static_cast<double>(size);
   const size_t few_rank = std::min(few, static_cast<size_t>(expected + 4 * (std::sqrt(expected) + 1)));
   const Bits<T> floor = select_dense(again, few, few_rank, workspace<T>().rest).bits - 1;
-  Dense<T> dense{nullptr, sampled, size, 1, false};
+  Dense<T> dense{nullptr, sampled, size, 1, Mode::list};
   Hits<T> hits = collect(dense, floor, size);
   return hits.size >= rank ? hits : collect<T>(dense, -1, size);
 }

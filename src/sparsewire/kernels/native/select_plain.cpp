@@ -20,28 +20,33 @@ uint64_t pack_flags(const uint8_t* flags) {
   return word;
 }
 
-template <class T, bool kAdd>
+template <class T, Mode kMode>
 uint64_t mark(T* residual, const T* x, Bits<T> floor) {
   uint8_t flags[kWord];
   for (size_t i = 0; i < kWord; ++i) {
     T value = x[i];
-    if constexpr (kAdd) residual[i] = value = residual[i] + value;
+    if constexpr (kMode != Mode::list) value = residual[i] + value;
+    if constexpr (kMode == Mode::add) residual[i] = value;
     flags[i] = magnitude(value) > floor;
   }
   return pack_flags(flags);
 }
 
-template <class T, bool kAdd>
+template <class T, Mode kMode>
 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kAdd>(residual + w * kWord, x + w * kWord, floor);
-  return list<T, kAdd>(words, residual, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(residual + w * kWord, x + w * kWord, floor);
+  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
 }
 
 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
 
 }  // namespace
 
-const Scans plain_scans = {scan<float, false>, scan<float, true>, scan<double, false>, scan<double, true>, read};
+const Scans plain_scans = {
+    {scan<float, Mode::list>, scan<float, Mode::add>, scan<float, Mode::sum>},
+    {scan<double, Mode::list>, scan<double, Mode::add>, scan<double, Mode::sum>},
+    read,
+};
 
 }  // namespace sparsewire

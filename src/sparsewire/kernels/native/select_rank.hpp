@@ -73,7 +73,7 @@ size_t narrow(const T* x, size_t n, Range<T>& range) {
     const Unsigned bin = (static_cast<Unsigned>(magnitude(x[i])) - low) >> shift;
     ++counts[i % 2][std::min<Unsigned>(bin, kBins)];
   }
-  size_t bin = kBins - 1, size;
+  size_t bin = width >> shift, size;  // what lies outside the range was counted beyond this bin
   while ((size = counts[0][bin] + counts[1][bin]) < range.rank && bin > 0) range.rank -= size, --bin;
   range.low = static_cast<Bits<T>>(low + (static_cast<Unsigned>(bin) << shift));
   range.high = static_cast<Bits<T>>(std::min(low + width, range.low + ((Unsigned{1} << shift) - 1)));

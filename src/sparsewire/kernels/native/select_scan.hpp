@@ -28,17 +28,19 @@ SPARSEWIRE_INLINE Bits<T> magnitude(T value) {
 constexpr size_t kWord = 64;
 template <class T>
 constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are listed: a page, measured to be best
-constexpr size_t kAlways = 3;                // entries listed without a branch
+constexpr size_t kAlways = 2;                // entries listed without a branch
 constexpr size_t kSlack = kAlways;           // a listing may write this many entries behind its end
 
+// What a pass lists: x; the residual, to which it first adds x; or residual + x, which it leaves as they are.
+enum class Mode { list = 0, add = 1, sum = 2 };
+
 // Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
-// `add` first adds x to the residual and then lists the residual; `list` ignores it.
 template <class T>
 using Scan = size_t (*)(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values);
 
 struct Scans {
-  Scan<float> list_float, add_float;
-  Scan<double> list_double, add_double;
+  Scan<float> of_float[3];  // by Mode
+  Scan<double> of_double[3];
   uint64_t (*read)(const char* data, size_t bytes);
 };
 extern const Scans plain_scans;
@@ -47,16 +49,17 @@ extern const Scans avx2_scans, avx512_scans;
 #endif
 
 // Takes the lowest bit off the word; without one, writes what will be overwritten.
-template <class T>
-SPARSEWIRE_INLINE void list_lowest(uint64_t& word, const T* source, int32_t first, int32_t* index, T* value) {
+template <Mode kMode, class T>
+SPARSEWIRE_INLINE void list_lowest(uint64_t& word, const T* source, const T* added, int32_t first, int32_t* index,
+                                   T* value) {
   const int bit = __builtin_ctzll(word | uint64_t{1} << 63);
   *index = first + bit;
-  *value = source[bit];
+  *value = kMode == Mode::sum ? source[bit] + added[bit] : source[bit];
   word &= word - 1;
 }
 
 // Some entries of every word are written whether or not they are hits, and the next block is fetched meanwhile.
-template <class T>
+template <Mode kMode, class T>
 SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T* source, const T* added,
                                     int32_t first, int32_t* indices, T* values) {
   size_t size = 0;
@@ -67,22 +70,25 @@ SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T
     }
     uint64_t word = words[w];
     const size_t hits = __builtin_popcountll(word);
-#pragma GCC unroll 3
-    for (size_t i = 0; i < kAlways; ++i) list_lowest(word, source, first, indices + size + i, values + size + i);
-    for (size_t i = kAlways; i < hits; ++i) list_lowest(word, source, first, indices + size + i, values + size + i);
+#pragma GCC unroll 2
+    for (size_t i = 0; i < kAlways; ++i)
+      list_lowest<kMode>(word, source, added, first, indices + size + i, values + size + i);
+    for (size_t i = kAlways; i < hits; ++i)
+      list_lowest<kMode>(word, source, added, first, indices + size + i, values + size + i);
     size += hits;
   }
   return size;
 }
 
 // The entries after the last whole word.
-template <class T, bool kAdd>
+template <class T, Mode kMode>
 SPARSEWIRE_INLINE size_t list_tail(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
                                    T* values) {
   size_t size = 0;
   for (size_t i = 0; i < n; ++i) {
     T value = x[i];
-    if constexpr (kAdd) value = residual[i] += value;
+    if constexpr (kMode != Mode::list) value = residual[i] + value;
+    if constexpr (kMode == Mode::add) residual[i] = value;
     indices[size] = first + static_cast<int32_t>(i);
     values[size] = value;
     size += magnitude(value) > floor;
@@ -90,12 +96,12 @@ SPARSEWIRE_INLINE size_t list_tail(T* residual, const T* x, size_t n, int32_t fi
   return size;
 }
 
-template <class T, bool kAdd>
+template <class T, Mode kMode>
 SPARSEWIRE_INLINE size_t list(const uint64_t* words, T* residual, const T* x, size_t n, int32_t first, Bits<T> floor,
                               int32_t* indices, T* values) {
   const size_t count = n / kWord, whole = count * kWord;
-  const size_t size = list_words(words, count, kAdd ? residual : x, x, first, indices, values);
-  return size + list_tail<T, kAdd>(residual + whole, x + whole, n - whole, first + static_cast<int32_t>(whole), floor,
+  const size_t size = list_words<kMode>(words, count, kMode == Mode::list ? x : residual, x, first, indices, values);
+  return size + list_tail<T, kMode>(residual + whole, x + whole, n - whole, first + static_cast<int32_t>(whole), floor,
                                    indices + size, values + size);
 }
 

@@ -1,0 +1,57 @@
+"""Compression for a model that `accelerator.prepare` has wrapped, with every rank's state in `save_state`.
+
+Objects given to `register_for_checkpointing` are saved once, from rank 0, for all; the state hooks run on every
+process, after each has made the directory, so each rank writes its own file there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ..codec import Spec
+from ..errors import InputError
+from .attach import attach
+from .checkpoint import load, save
+from .link import Link
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+HANDLES = "_sparsewire_state_hooks"
+
+
+def attach_accelerate(accelerator: Accelerator, model: torch.nn.Module, scheme: Spec, **settings: Any) -> Link:
+    """Attaches to a model that `accelerator.prepare` returned. `settings` are those of `attach`.
+
+    From then on `accelerator.save_state(folder)` and `load_state(folder)` save and load every rank's own state in
+    `folder/sparsewire` (for a second model `folder/sparsewire_1`, and so on). Call the link's `detach()` before
+    `accelerator.end_training()`.
+    """
+    place, wrapped = _prepared(accelerator, model)
+    link = attach(wrapped, scheme, **settings)
+    name = f"sparsewire_{place}" if place else "sparsewire"
+    for handle in getattr(wrapped, HANDLES, ()):  # of a link that was detached
+        handle.remove()
+    handles = (
+        accelerator.register_save_state_pre_hook(lambda models, weights, folder: save(link, Path(folder) / name)),
+        accelerator.register_load_state_pre_hook(lambda models, folder: load(link, Path(folder) / name)),
+    )
+    setattr(wrapped, HANDLES, handles)
+    return link
+
+
+def _prepared(accelerator: Accelerator, model: torch.nn.Module) -> tuple[int, DistributedDataParallel]:
+    """The model's place among the accelerator's, which knows them without their wrappers, and its DDP wrapper."""
+    wrapped = getattr(model, "_orig_mod", model)  # torch.compile goes around DDP
+    if isinstance(wrapped, DistributedDataParallel):
+        for place, known in enumerate(accelerator._models):
+            if known is wrapped.module or known is wrapped:
+                return place, wrapped
+    raise InputError(
+        f"attach_accelerate needs the model that accelerator.prepare returned, wrapped in DistributedDataParallel; "
+        f"{type(model).__name__} is not it ({accelerator.num_processes} processes, {accelerator.distributed_type})"
+    )

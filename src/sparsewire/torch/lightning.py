@@ -1,0 +1,109 @@
+"""`SparsewireCallback`: compression for a Lightning `Trainer(strategy="ddp")`, on CPU as well.
+
+Lightning registers its own `ddp_comm_hook` on CUDA devices only; a callback attaches wherever the model is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ..codec import Spec
+from ..comm.torch import TorchCommunicator
+from ..errors import InputError
+from .attach import attach
+from .checkpoint import State, deal
+from .link import Link
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    # Two names of the same package; the one that the user has imported already is the one whose Trainer will run.
+    _NAMES = sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules)
+    try:
+        Callback = importlib.import_module(_NAMES[0]).Callback
+    except ModuleNotFoundError:
+        Callback = importlib.import_module(_NAMES[1]).Callback
+
+
+class SparsewireCallback(Callback):
+    """Attaches when fitting starts, logs bytes, keeps every rank's state in the checkpoint, detaches at the end.
+
+    `Trainer(strategy="ddp", callbacks=[SparsewireCallback("topk(1%) | indices=rice | values=qsgd(bits=7)")])`;
+    `settings` are those of `attach`. `link` is there from the start of `fit`, and can still be read after its end.
+
+    Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. An exception does not
+    detach: that waits for all ranks, and those that did not fail are still waiting for this one.
+    """
+
+    def __init__(self, scheme: Spec, **settings: Any) -> None:
+        self.link: Link | None = None
+        self._scheme, self._settings = scheme, settings
+        self._resume: Sequence[State] | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._resume = None
+        if stage == "fit":
+            self.link = None
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        # Popped, so that Lightning does not copy all ranks' residuals for `load_state_dict`.
+        self._resume = checkpoint["callbacks"].pop(self.state_key, {"ranks": ()})["ranks"]
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        model = trainer.strategy.model
+        if not isinstance(model, DistributedDataParallel):
+            kind = type(trainer.strategy).__name__
+            raise InputError(f'SparsewireCallback needs Trainer(strategy="ddp"); {kind} does not wrap the model in DDP')
+        self.link = attach(model, self._scheme, **self._settings)
+        if self._resume is not None:
+            _restore(self.link, self._resume)
+            self._resume = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.loggers and self.link is not None:
+            stats = self.link.stats()
+            ratio = stats["bytes_dense"] / max(stats["bytes_sent"], 1)
+            kept = {name: float(stats[name]) for name in ("bytes_sent", "bytes_received", "bytes_dense")}
+            pl_module.log_dict({f"sparsewire/{name}": value for name, value in (kept | {"ratio": ratio}).items()})
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self.link is not None and (states := _gather(self.link.state_dict())):
+            checkpoint["callbacks"][self.state_key] = {"ranks": states}
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._resume = None
+        if stage == "fit" and self.link is not None:
+            self.link.detach()
+
+
+def _restore(link: Link, states: Sequence[State]) -> None:
+    rank, size = link.comm.rank, link.comm.size
+    if states:
+        link.load_state_dict(states[rank] if len(states) == size else deal(states, size)[rank])
+    elif rank == 0:
+        warnings.warn("the checkpoint has no sparsewire state: step and residuals start at zero", stacklevel=2)
+
+
+def _gather(state: State) -> list[State]:
+    """All ranks' states on rank 0; nothing on the others. Over the default group: the link's own may be closed."""
+    comm = TorchCommunicator()
+    if comm.rank != 0:
+        packed = io.BytesIO()
+        torch.save(state, packed)
+        comm.send(packed.getbuffer(), 0)
+        return []
+    return [state, *(_unpack(comm.recv(rank)) for rank in range(1, comm.size))]
+
+
+def _unpack(packed: bytes) -> State:
+    return torch.load(io.BytesIO(packed), weights_only=True)

@@ -1,0 +1,138 @@
+"""Golden frames and what becomes of them on a bad wire: for the tests, benchmarks/fuzz.py and the sanitizer build.
+
+Needs sparsewire and NumPy only, neither pytest nor hypothesis.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sparsewire as sw
+from sparsewire import kernels, wire
+
+GOLDEN = Path(__file__).with_name("golden")
+STORED = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
+MAX_ENTRIES = 2**16
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A frame that every version decodes, what it was made from, and what it decodes to."""
+
+    name: str
+    frame: bytes
+    facts: dict[str, Any]
+
+    @property
+    def max_numel(self) -> int | None:
+        """A cap that this frame keeps and its mutants may not; none for tensors beyond all caps."""
+        numel = int(np.prod(self.facts["shape"], dtype=object))
+        return 2**20 if numel <= 2**20 else None
+
+    @property
+    def input(self) -> Any:
+        """What was encoded: a `Sparse` where the facts have indices, else an array (float32 for bfloat16)."""
+        given, dtype, shape = self.facts["input"], self.facts["dtype"], tuple(self.facts["shape"])
+        values = numbers(given["values"], dtype)
+        if "indices" in given:
+            return sw.Sparse(given["indices"], values, shape, dtype)
+        return values.reshape(shape)
+
+
+def numbers(text: str, dtype: str) -> np.ndarray:
+    """Base64 of little-endian numbers as an array; bfloat16 in float32."""
+    stored = np.frombuffer(base64.b64decode(text), STORED[dtype])
+    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32) if dtype == "bfloat16" else stored
+
+
+def golden() -> list[Golden]:
+    index = json.loads((GOLDEN / "index.json").read_text())
+    return [Golden(name, (GOLDEN / f"{name}.swf").read_bytes(), facts) for name, facts in index.items()]
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+def repair(data: bytes) -> bytes:
+    """The same bytes with the checksum that goes with them: what an attacker sends."""
+    return data[:-4] + struct.pack("<I", zlib.crc32(data[:-4]))
+
+
+def flip(data: bytes, bit: int) -> bytes:
+    out = bytearray(data)
+    out[bit // 8] ^= 1 << bit % 8
+    return bytes(out)
+
+
+def mutate(data: bytes, other: bytes, rng: random.Random) -> bytes:
+    """One to four changes: flip a bit, overwrite, insert, delete, or splice in a piece of another frame."""
+    for _ in range(rng.randint(1, 4)):
+        at, size = rng.randrange(len(data) + 1), rng.randint(1, 8)
+        match rng.randrange(6):
+            case 0 | 1:
+                data = flip(data, rng.randrange(8 * len(data))) if data else data
+            case 2:
+                data = data[:at] + rng.choice([b"\xff", b"\x00", b"\x80", b"\x7f"]) * size + data[at + size :]
+            case 3:
+                data = data[:at] + rng.randbytes(size) + data[at:]
+            case 4:
+                data = data[:at] + data[at + size :]
+            case 5:
+                start = rng.randrange(len(other))
+                data = data[:at] + other[start : start + 4 * size] + data[at + 4 * size :]
+    return data
+
+
+def mutants(count: int, seed: int = 0) -> Iterator[tuple[bytes, Golden, bool]]:
+    """(bytes, the frame they come from, whether their checksum was repaired), `count` of them."""
+    rng, frames = random.Random(seed), golden()
+    for i in range(count):
+        source = frames[i % len(frames)]
+        data = mutate(source.frame, rng.choice(frames).frame, rng)
+        whole = len(data) > 4 and rng.random() < 0.8
+        yield (repair(data) if whole else data), source, whole
+
+
+def claims() -> Iterator[tuple[str, bytes]]:
+    """Golden frames whose headers promise far more entries than their sections hold, with a right checksum."""
+    for source in golden():
+        frame = wire.unpack(source.frame)
+        if frame.count:
+            for count, numel in ((2**28, 2**28), (2**28, 2**45), (frame.count + 1, 2**62)):
+                yield f"{source.name}-{count}-{numel}", wire.pack(replace(frame, shape=(numel,), count=count))
+
+
+# --- what must hold ----------------------------------------------------------------------------------------------
+
+
+def survive(data: bytes, max_numel: int | None, max_entries: int = MAX_ENTRIES) -> str:
+    """The defect's name, or "decoded" for a tensor within the caps. Any other exception is a finding."""
+    try:
+        sparse = sw.decode(data, max_numel=max_numel, max_entries=max_entries)
+    except sw.SparsewireError as error:
+        return type(error).__name__
+    assert sparse.count == sparse.values.size <= max_entries
+    assert max_numel is None or sparse.numel <= max_numel
+    assert sparse.indices.dtype == kernels.index_dtype(sparse.numel)
+    if sparse.count:
+        assert 0 <= sparse.indices[0] <= sparse.indices[-1] < sparse.numel
+        assert (np.diff(sparse.indices) > 0).all()
+    return "decoded"
+
+
+def survive_inspection(data: bytes, max_numel: int | None) -> None:
+    try:
+        sizes = sw.inspect(data, max_numel=max_numel, max_entries=MAX_ENTRIES)["sections"]
+    except sw.SparsewireError:
+        return
+    assert sum(sizes.values()) == len(data)

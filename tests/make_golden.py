@@ -1,0 +1,120 @@
+"""Writes golden frames that are missing, and never touches one that is there: `python tests/make_golden.py`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sparsewire as sw
+from sparsewire.sparse import store
+
+GOLDEN = Path(__file__).with_name("golden")
+NAN, INF = float("nan"), float("inf")
+
+
+def numbers(count: int = 150) -> np.ndarray:
+    """Mixed magnitudes, runs, zeros and repeats, without anybody's random numbers."""
+    i = np.arange(count)
+    return np.where(i % 7 < 4, ((i * 37) % 101 - 50) / 16 * 2.0 ** ((i * 5) % 9 - 4), 0.0)
+
+
+def sparse(numel: int, dtype: str = "float32") -> sw.Sparse:
+    indices = [0, 1, 2, 77, numel // 3, numel // 2, numel // 2 + 1, numel - 1]
+    return sw.Sparse(indices, numbers(8).astype(np.float32) + 1, (numel,), dtype)
+
+
+PLAIN = numbers()
+WIDE = 2**40 + 5
+# name: (scheme, input, dtype)
+RECIPES: dict[str, tuple[str, Any, str]] = {
+    **{
+        f"indices_{codec}": (f"topk(20%) | indices={codec}", PLAIN, "float32")
+        for codec in ("raw", "bitmap", "run_length", "huffman", "elias_fano", "rice", "best")
+    },
+    **{
+        f"values_{codec}": (f"topk(k=40) | indices=rice | values={codec}", PLAIN, "float32")
+        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd")
+    },
+    "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano", PLAIN, "float32"),
+    "select_threshold": ("threshold(value=0.75) | indices=huffman", PLAIN, "float32"),
+    "select_nonzero": ("nonzero | indices=run_length | values=half", PLAIN, "float32"),
+    "memory_none": ("topk(k=5) | memory=none", PLAIN, "float32"),
+    "chain_qsgd_deflate": ("topk(30%) | values=qsgd(bits=7, bucket=16)+deflate(level=9)", PLAIN, "float32"),
+    "chain_half_zstd": ("topk(30%) | values=half+zstd(level=3, shuffle=false)", PLAIN, "float32"),
+    "chain_three": ("topk(30%) | values=qsgd(12)+deflate+zstd", PLAIN, "float32"),
+    "qsgd_2_bits": ("topk(50%) | indices=bitmap | values=qsgd(bits=2, bucket=8)", PLAIN, "float32"),
+    "rice_block_8": ("topk(50%) | indices=rice(block=8)", PLAIN, "float32"),
+    "float64": ("topk(20%) | values=qsgd(16)", PLAIN.reshape(3, 5, 10), "float64"),
+    "float16": ("topk(20%) | values=raw", PLAIN, "float16"),
+    "bfloat16": ("topk(20%) | values=raw", PLAIN, "bfloat16"),
+    "bfloat16_qsgd": ("topk(20%) | values=qsgd(4)+deflate", PLAIN, "bfloat16"),
+    "scalar": ("topk(1%) | indices=bitmap", np.array(-2.5), "float32"),
+    "empty": ("topk(1%) | indices=huffman | values=qsgd", np.zeros((3, 0, 2)), "float32"),
+    "no_entries": ("topk(k=0) | indices=run_length | values=half", PLAIN, "float32"),
+    "not_finite": ("topk(k=5) | values=half", np.array([1, NAN, -INF, 4e9, -0.0, INF]), "float32"),
+    "not_finite_qsgd": ("topk(k=5) | values=qsgd(3)", np.array([1, NAN, -INF, 4e9, -0.0, INF]), "float32"),
+    **{
+        f"wide_{codec}": (f"nonzero | indices={codec}", sparse(WIDE), "float32")
+        for codec in ("raw", "run_length", "huffman", "elias_fano", "rice", "best")
+    },
+    "widest": ("nonzero | indices=rice | values=half", sparse(2**62, "float64"), "float64"),
+}
+
+
+def text(values: np.ndarray, dtype: str) -> str:
+    return base64.b64encode(store(values.reshape(-1), dtype).tobytes()).decode()
+
+
+def describe(scheme: str, x: Any, dtype: str, options: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    if isinstance(x, sw.Sparse):
+        tensor, given = x, {"indices": x.indices.tolist(), "values": text(x.values, dtype)}
+    else:
+        tensor = as_sendable(np.asarray(x), dtype)
+        given = {"values": text(np.asarray(x), dtype)}
+    frame = sw.encode(tensor, scheme, **options)
+    decoded = sw.decode(frame)
+    facts = {
+        "scheme": str(sw.scheme(scheme)),
+        "options": options,
+        "dtype": dtype,
+        "shape": list(x.shape),
+        "input": given,
+        "indices": decoded.indices.tolist(),
+        "values": text(decoded.values, dtype),
+    }
+    return frame, facts
+
+
+def as_sendable(x: np.ndarray, dtype: str) -> np.ndarray:
+    """The array in its dtype; bfloat16 by way of ml_dtypes, which gives NumPy the type."""
+    if dtype != "bfloat16":
+        return x.astype(dtype)
+    import ml_dtypes
+
+    return store(x, "bfloat16").view(ml_dtypes.bfloat16).reshape(x.shape)
+
+
+def main() -> int:
+    path = GOLDEN / "index.json"
+    index = json.loads(path.read_text()) if path.exists() else {}
+    missing = [name for name in RECIPES if name not in index]
+    for name in missing:
+        target = GOLDEN / f"{name}.swf"
+        if target.exists():
+            print(f"{target} is there but not in the index; golden frames are never written twice", file=sys.stderr)
+            return 1
+        frame, index[name] = describe(*RECIPES[name], {"step": 3, "name": "layer.weight", "seed": 7, "rank": 1})
+        target.write_bytes(frame)
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in index.items())
+    path.write_text("{\n" + lines + "\n}\n")
+    print(f"{len(missing)} golden frames written, {len(index) - len(missing)} were there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

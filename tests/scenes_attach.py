@@ -1,0 +1,230 @@
+"""Scenes of a link at work: against plain DDP, on every kind of model."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch_ranks import EXACT, Stage
+
+from sparsewire.torch import attach
+
+WIDTH = 48
+
+
+class Plain(nn.Module):
+    """Used in another order than declared, so DDP's rebuilt buckets differ from its first ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(WIDTH, 5)
+        self.middle = nn.Linear(WIDTH, WIDTH)
+        self.first = nn.Linear(20, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor, step: int = 0, rank: int = 0) -> torch.Tensor:
+        return self.last(torch.tanh(self.middle(self.norm(torch.tanh(self.first(x))))))
+
+
+class Branches(Plain):
+    """`left` only on even ranks, `never` nowhere, `sometimes` in every second step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.never, self.sometimes = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, step: int = 0, rank: int = 0) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        if rank % 2 == 0:
+            hidden = hidden + self.left(hidden)
+        if step % 2 == 0:
+            hidden = hidden + self.sometimes(hidden)
+        return self.last(torch.tanh(self.middle(self.norm(hidden))))
+
+
+class Mixed(Plain):
+    """Three number types in one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle.to(torch.bfloat16)
+        self.last.to(torch.float64)
+
+    def forward(self, x: torch.Tensor, step: int = 0, rank: int = 0) -> torch.Tensor:
+        hidden = self.norm(torch.tanh(self.first(x)))
+        return self.last(torch.tanh(self.middle(hidden.bfloat16())).double())
+
+
+class Words(nn.Module):
+    """An embedding with sparse gradients below dense layers."""
+
+    def __init__(self, words: int = 500, width: int = 8, sparse: bool = True) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width, sparse=sparse)
+        self.dense = Plain()
+        self.dense.first = nn.Linear(width, WIDTH)
+
+    def forward(self, x: torch.Tensor, step: int = 0, rank: int = 0) -> torch.Tensor:
+        return self.dense(self.words(x).mean(1))
+
+
+MODELS = {"plain": Plain, "branches": Branches, "mixed": Mixed, "words": Words}
+
+
+def build(kind: str = "plain", dtype: str = "") -> nn.Module:
+    torch.manual_seed(7)
+    model = MODELS[kind]()
+    return model.to(getattr(torch, dtype)) if dtype else model
+
+
+def batch(model: nn.Module) -> torch.Tensor:
+    if isinstance(model, Words):
+        return torch.randint(0, 60, (6, 4))  # few words: repeated within a batch and between ranks
+    return torch.randn(6, 20, dtype=model.first.weight.dtype)
+
+
+def backward(stage: Stage, model: nn.Module, step: int, module: nn.Module | None = None) -> torch.Tensor:
+    """One forward and backward of `model` (DDP or plain) on this rank's batch of a step."""
+    stage.seed(step)
+    x = batch(module or model.module)
+    loss = F.mse_loss(model(x, step, stage.rank).float(), torch.ones(len(x), 5))
+    loss.backward()
+    return loss.detach()
+
+
+def descend(model: nn.Module, rate: float = 0.05) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.add_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad, alpha=-rate)
+    model.zero_grad()
+
+
+def assert_equal_gradients(one: nn.Module, other: nn.Module, **tolerance: float) -> None:
+    names = dict(other.named_parameters())
+    for name, parameter in one.named_parameters():
+        expected = names[name].grad
+        assert (parameter.grad is None) == (expected is None), name
+        if expected is None:
+            continue
+        assert parameter.grad.layout == expected.layout, name
+        mine, theirs = (grad.to_dense() if grad.is_sparse else grad for grad in (parameter.grad, expected))
+        torch.testing.assert_close(mine, theirs, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def equals_plain_ddp(
+    stage: Stage,
+    kind: str = "plain",
+    dtype: str = "",
+    ddp: dict[str, Any] | None = None,
+    compiled: str = "",
+    steps: int = 4,
+    tolerance: float = 0.0,
+    buckets: int = 0,
+    **settings: Any,
+) -> None:
+    """With everything sent, gradients are those of DDP without a link, step by step."""
+    close = {"rtol": tolerance, "atol": tolerance} if tolerance else {}
+    plain, wired = (stage.ddp(build(kind, dtype), **(ddp or {})) for _ in range(2))
+    with attach(wired, EXACT, **settings) as link:
+        seen = watch_buckets(link)
+        runs = wired
+        if compiled:
+            warnings.simplefilter("ignore")  # torch.compile is not as strict with itself as we are
+            runs = torch.compile(wired, backend=compiled)
+        for step in range(steps):
+            backward(stage, plain, step)
+            backward(stage, runs, step, wired.module)
+            assert_equal_gradients(wired.module, plain.module, **close)
+            for model in (plain, wired):
+                descend(model.module)
+        stage.assert_same(wired.module)
+        assert link.step == steps
+    warnings.simplefilter("error")
+    if buckets:
+        assert len(set(seen)) >= buckets, seen
+
+
+def watch_buckets(link: Any) -> list[tuple[str, ...]]:
+    """The names in every bucket that DDP hands over from now on."""
+    seen, handle = [], link.handle
+
+    def watch(bucket: Any) -> Any:
+        seen.append(tuple(link._names[parameter] for parameter in bucket.parameters()))
+        return handle(bucket)
+
+    link.handle = watch
+    return seen
+
+
+def accumulates_without_sync(stage: Stage) -> None:
+    plain, wired = stage.ddp(build()), stage.ddp(build())
+    with attach(wired, EXACT) as link:
+        for round_ in range(3):
+            for model in (plain, wired):
+                with model.no_sync():
+                    for step in range(2):
+                        backward(stage, model, 10 * round_ + step)
+                backward(stage, model, 10 * round_ + 2)
+            assert_equal_gradients(wired.module, plain.module)
+            for model in (plain, wired):
+                descend(model.module)
+        assert link.step == 3
+
+
+def stays_in_step(stage: Stage, scheme: str, steps: int = 50, kind: str = "plain", **settings: Any) -> float:
+    """After many lossy steps every rank still holds the same bits. Returns how far the loss fell."""
+    wired = stage.ddp(build(kind), bucket_cap_mb=0.005)
+    with attach(wired, scheme, **settings):
+        losses = []
+        for step in range(steps):
+            losses.append(backward(stage, wired, step).item())
+            descend(wired.module)
+    stage.assert_same(wired.module)
+    return sum(losses[-5:]) / sum(losses[:5])
+
+
+def owes_nothing(stage: Stage, scheme: str, kind: str = "plain", **settings: Any) -> None:
+    """Over several steps: the gradients that went in = the means that came out + what the residuals hold."""
+    unused = {"find_unused_parameters": True} if kind == "branches" else {}
+    wired = stage.ddp(build(kind), **unused)
+    names = [name for name, _ in wired.module.named_parameters()]
+    taken, given = ({name: 0.0 for name in names} for _ in range(2))
+    with attach(wired, scheme, dense_below=0, **settings) as link:
+        for step in range(6):
+            alone = copy.deepcopy(wired.module)
+            backward(stage, alone, step, alone)
+            backward(stage, wired, step)
+            for name in names:
+                given[name] += _dense(alone, name)
+                taken[name] += _dense(wired.module, name)
+            wired.zero_grad()
+        state = link.state_dict()
+    for name in names:
+        kept = _residual(state, name, given[name])
+        total = sum(stage.everyones(kept))
+        torch.testing.assert_close(
+            taken[name] * stage.size + total, sum(stage.everyones(given[name])), rtol=1e-4, atol=1e-5
+        )
+    assert any(kept.any() for kept in state["residuals"].values()), "nothing was held back: this shows nothing"
+
+
+def _dense(module: nn.Module, name: str) -> torch.Tensor:
+    parameter = dict(module.named_parameters())[name]
+    if parameter.grad is None:
+        return torch.zeros_like(parameter.detach())
+    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad.clone()
+
+
+def _residual(state: dict[str, Any], name: str, like: torch.Tensor) -> torch.Tensor:
+    kept = torch.zeros_like(like)
+    if name in state["residuals"]:
+        kept.view(-1)[:] = state["residuals"][name]
+    elif name in state["sparse_residuals"]:
+        sparse = state["sparse_residuals"][name]
+        kept.view(-1)[sparse["indices"]] = sparse["values"]
+    return kept

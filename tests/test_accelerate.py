@@ -1,0 +1,133 @@
+"""Accelerate: every rank's state is in `save_state`, and a resumed run is bit-equal to one that never stopped."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_ranks import RANKS, SCHEME, run_ranks, same_bits, write_facts
+
+pytestmark = pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("accelerate")
+
+
+@pytest.fixture(scope="module")
+def facts(folder: Path) -> list[dict[str, Any]]:
+    return run_ranks(__file__, folder)
+
+
+def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(facts: list[dict[str, Any]]) -> None:
+    assert [rank["resumed equals uninterrupted"] for rank in facts] == [True] * RANKS
+
+
+def test_rank_0s_state_for_all_would_not_be(facts: list[dict[str, Any]]) -> None:
+    assert [rank["with rank 0's state for all"] for rank in facts] == [False] * RANKS
+
+
+def test_every_rank_writes_its_own_file(facts: list[dict[str, Any]], folder: Path) -> None:
+    files = sorted((folder / "state" / "sparsewire").iterdir())
+    assert [file.name for file in files] == [f"sparsewire-0000{rank}-of-00002.pt" for rank in range(RANKS)]
+    assert files[0].read_bytes() != files[1].read_bytes()
+
+
+def test_gradients_are_accumulated_before_they_are_sent(facts: list[dict[str, Any]]) -> None:
+    assert [rank["steps"] for rank in facts] == [6] * RANKS
+
+
+def test_fewer_bytes_are_sent(facts: list[dict[str, Any]]) -> None:
+    assert all(10 * rank["bytes_sent"] < rank["bytes_dense"] for rank in facts)
+
+
+def test_a_second_link_takes_over_the_state_hooks(facts: list[dict[str, Any]]) -> None:
+    assert [rank["hooks"] for rank in facts] == [[1, 1]] * RANKS
+
+
+def test_a_model_that_was_not_prepared_is_refused(facts: list[dict[str, Any]]) -> None:
+    assert all("accelerator.prepare" in rank["not prepared"] for rank in facts)
+
+
+# --- the ranks ---
+
+
+def started() -> tuple[Any, Any, Any, Any]:
+    import torch
+    from accelerate import Accelerator
+
+    from sparsewire.torch.accelerate import attach_accelerate
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+    model, optimizer = accelerator.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9))
+    return accelerator, model, optimizer, attach_accelerate(accelerator, model, SCHEME, warmup_steps=1)
+
+
+def train(accelerator: Any, model: Any, optimizer: Any, batches: range) -> None:
+    import torch
+
+    for batch in batches:
+        random = torch.Generator().manual_seed(100 * batch + accelerator.process_index)
+        x, y = torch.randn(16, 32, generator=random), torch.randint(8, (16,), generator=random)
+        with accelerator.accumulate(model):
+            accelerator.backward(torch.nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def give_all_rank_0s_state(state: Path) -> None:
+    import torch
+
+    mine = torch.load(state / "sparsewire" / "sparsewire-00000-of-00002.pt", weights_only=True)
+    torch.save(mine | {"rank": 1}, state / "sparsewire" / "sparsewire-00001-of-00002.pt")
+
+
+def resumed(state: str) -> dict[str, Any]:
+    accelerator, model, optimizer, link = started()
+    accelerator.load_state(state)
+    assert link.step == 3
+    train(accelerator, model, optimizer, range(6, 12))
+    link.detach()
+    weights = model.state_dict()
+    accelerator.free_memory()
+    return weights
+
+
+def main(folder: str) -> None:
+    import shutil
+
+    from sparsewire.torch.accelerate import attach_accelerate
+
+    state, copy = str(Path(folder) / "state"), str(Path(folder) / "copy")
+    accelerator, model, optimizer, link = started()
+    train(accelerator, model, optimizer, range(6))
+    accelerator.save_state(state)
+    train(accelerator, model, optimizer, range(6, 12))
+    facts: dict[str, Any] = link.stats()
+    link.detach()
+    attach_accelerate(accelerator, model, SCHEME).detach()
+    facts["hooks"] = [len(accelerator._save_model_state_pre_hook), len(accelerator._load_model_state_pre_hook)]
+    try:
+        attach_accelerate(accelerator, model.module, SCHEME)
+    except ValueError as error:
+        facts["not prepared"] = str(error)
+    weights = model.state_dict()
+    accelerator.free_memory()
+    facts["resumed equals uninterrupted"] = same_bits(resumed(state), weights)
+    if accelerator.is_main_process:
+        shutil.copytree(state, copy)
+        give_all_rank_0s_state(Path(copy))
+    accelerator.wait_for_everyone()
+    facts["with rank 0's state for all"] = same_bits(resumed(copy), weights)
+    write_facts(folder, facts)
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,183 @@
+"""Lightning: one callback compresses, logs, and resumes bit-equal from Lightning's own checkpoints."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_ranks import RANKS, SCHEME, run_ranks, same_bits, write_facts
+
+pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
+WITHOUT = "resumed without residuals"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lightning")
+
+
+@pytest.fixture(scope="module")
+def facts(folder: Path) -> list[dict[str, Any]]:
+    return run_ranks(__file__, folder)
+
+
+def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(facts: list[dict[str, Any]]) -> None:
+    assert [rank["resumed"] for rank in facts] == [True] * RANKS
+
+
+def test_without_its_residuals_a_run_goes_elsewhere_and_says_so(facts: list[dict[str, Any]]) -> None:
+    assert [rank[WITHOUT] for rank in facts] == [False] * RANKS
+    assert "no sparsewire state" in facts[0]["warnings"]
+
+
+def test_the_checkpoint_loads_under_weights_only_and_holds_all_ranks(facts: list[dict[str, Any]]) -> None:
+    assert [rank["ranks in checkpoint"] for rank in facts] == [[0, 1]] * RANKS
+    assert not facts[0]["ranks are equal"]
+
+
+def test_a_checkpoint_that_is_saved_after_the_end_holds_them_too(facts: list[dict[str, Any]]) -> None:
+    assert [rank["steps in the last checkpoint"] for rank in facts] == [[8, 8]] * RANKS
+
+
+def test_another_number_of_ranks_shares_what_was_left(facts: list[dict[str, Any]]) -> None:
+    assert [rank["dealt"] for rank in facts] == [True] * RANKS
+
+
+def test_gradients_are_accumulated_before_they_are_sent(facts: list[dict[str, Any]]) -> None:
+    assert [rank["steps"] for rank in facts] == [8] * RANKS
+
+
+def test_bytes_and_ratio_are_logged(facts: list[dict[str, Any]], folder: Path) -> None:
+    heading, *lines = (folder / "logs" / "metrics.csv").read_text().splitlines()
+    rows = [dict(zip(heading.split(","), line.split(","), strict=True)) for line in lines]
+    assert float(rows[-1]["sparsewire/ratio"]) > 3
+    assert 0 < float(rows[0]["sparsewire/bytes_sent"]) < float(rows[-1]["sparsewire/bytes_sent"])
+
+
+def test_the_link_is_detached_at_the_end(facts: list[dict[str, Any]]) -> None:
+    assert [rank["couriers"] for rank in facts] == [0] * RANKS
+
+
+def test_a_strategy_without_ddp_is_refused(facts: list[dict[str, Any]]) -> None:
+    assert all('strategy="ddp"' in rank["refused"] and "SingleDeviceStrategy" in rank["refused"] for rank in facts)
+
+
+# --- the ranks ---
+
+
+def module() -> Any:
+    import torch
+    from lightning.pytorch import LightningModule
+
+    class Net(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return torch.nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+    return Net()
+
+
+def batches() -> Any:
+    import torch
+
+    random = torch.Generator().manual_seed(1)
+    x, y = torch.randn(128, 32, generator=random), torch.randint(8, (128,), generator=random)
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
+
+
+def fit(epochs: int, *more: Any, path: Path | None = None, **options: Any) -> tuple[Any, Any, Any]:
+    """(the trainer, its callback, the weights afterwards): four batches per rank and epoch, two steps."""
+    from lightning.pytorch import Trainer
+
+    from sparsewire.torch.lightning import SparsewireCallback
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    quiet |= {"logger": False, "enable_checkpointing": bool(more)}
+    callback = SparsewireCallback(SCHEME, warmup_steps=1)
+    options = {"strategy": "ddp", "devices": RANKS, **quiet, **options}
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=epochs, accumulate_grad_batches=2, callbacks=[callback, *more], **options
+    )
+    net = module()
+    trainer.fit(net, batches(), ckpt_path=path, **({"weights_only": True} if path else {}))
+    return trainer, callback, net.state_dict()
+
+
+def edited(path: Path, edit: Any) -> Path:
+    """A copy of the checkpoint with other sparsewire states, written by rank 0."""
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    if os.environ["RANK"] == "0":
+        checkpoint = torch.load(path, weights_only=True)
+        edit(checkpoint["callbacks"])
+        torch.save(checkpoint, path.with_name("edited.ckpt"))
+    dist.barrier()
+    return path.with_name("edited.ckpt")
+
+
+def third_rank(callbacks: dict[str, Any]) -> None:
+    states = callbacks["SparsewireCallback"]["ranks"]
+    states[:] = [state | {"rank": rank, "world_size": 3} for rank, state in enumerate([*states, states[1]])]
+
+
+def refusal() -> str:
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    try:
+        fit(1, strategy=SingleDeviceStrategy("cpu"), devices=1)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def main(folder: Path) -> dict[str, Any]:
+    import threading
+
+    import torch
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
+
+    keeper = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
+    trainer, callback, weights = fit(4, keeper, logger=CSVLogger(folder, "logs", ""))
+    facts: dict[str, Any] = {"steps": callback.link.stats()["steps"]}
+    trainer.save_checkpoint(folder / "last.ckpt")
+    middle = folder / "epoch=1.ckpt"
+    facts["resumed"] = same_bits(fit(4, path=middle)[2], weights)
+    with warnings.catch_warnings(record=True) as caught:
+        without = edited(middle, lambda callbacks: callbacks.pop("SparsewireCallback"))
+        facts[WITHOUT] = same_bits(fit(4, path=without)[2], weights)
+    facts["warnings"] = " ".join(str(warning.message) for warning in caught)
+
+    states, last = (
+        torch.load(path, weights_only=True)["callbacks"]["SparsewireCallback"]["ranks"]
+        for path in (middle, folder / "last.ckpt")
+    )
+    facts["ranks in checkpoint"] = [state["rank"] for state in states]
+    facts["ranks are equal"] = same_bits(states[0]["residuals"], states[1]["residuals"])
+    facts["steps in the last checkpoint"] = [state["step"] for state in last]
+
+    link = fit(2, path=edited(middle, third_rank))[1].link  # at its end already: loads, and takes no step
+    mine = [states[0]["residuals"], states[1]["residuals"]] if link.comm.rank == 0 else [states[1]["residuals"]]
+    total = {name: sum(residuals[name] for residuals in mine) for name in mine[0]}
+    facts["dealt"] = same_bits(link.state_dict()["residuals"], total) and link.step == 4
+    facts["couriers"] = sum(thread.name == "sparsewire-courier" for thread in threading.enumerate())
+    facts["refused"] = refusal()
+    return facts
+
+
+if __name__ == "__main__":
+    write_facts(sys.argv[1], main(Path(sys.argv[1])))

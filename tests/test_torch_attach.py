@@ -1,0 +1,72 @@
+"""`attach` on real ranks: what comes out of backward is what plain DDP gives, or owes nothing where it is lossy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch_pool import Pool
+
+TINY = {"bucket_cap_mb": 0.005}
+LIKE_PLAIN: dict[str, dict[str, Any]] = {
+    "one rank": {"ranks": 1},
+    "two ranks": {"ranks": 2},
+    "three ranks": {"ranks": 3},
+    "many buckets, rebuilt after the first step": {"ddp": TINY, "buckets": 3},
+    "many buckets, two ranks": {"ddp": TINY, "buckets": 3, "ranks": 2},
+    "static graph": {"ddp": {"static_graph": True, **TINY}},
+    "unused parameters": {"kind": "branches", "ddp": {"find_unused_parameters": True}},
+    "unused parameters, many buckets": {"kind": "branches", "ddp": {"find_unused_parameters": True, **TINY}},
+    "gradients are views of buckets": {"ddp": {"gradient_as_bucket_view": True, **TINY}},
+    "bfloat16": {"dtype": "bfloat16", "tolerance": 0.02},
+    "float16": {"dtype": "float16", "tolerance": 0.002},
+    "float64": {"dtype": "float64"},
+    "mixed dtypes": {"kind": "mixed", "tolerance": 0.02, "buckets": 3},
+    "mixed dtypes in views": {"kind": "mixed", "tolerance": 0.02, "ddp": {"gradient_as_bucket_view": True}},
+    "compiled": {"compiled": "aot_eager", "ranks": 2},
+    "selection per bucket": {"select_per": "bucket"},
+    "selection per bucket, many buckets": {"select_per": "bucket", "ddp": TINY, "buckets": 3},
+    "selection per bucket, bfloat16": {"select_per": "bucket", "dtype": "bfloat16", "tolerance": 0.02},
+    "selection per bucket, some excluded": {"select_per": "bucket", "exclude": ["middle.*", "norm.bias"]},
+    "nothing too small": {"dense_below": 0},
+    "everything too small": {"dense_below": 10**9},
+    "sparse embedding": {"kind": "words"},
+    "sparse embedding, many buckets": {"kind": "words", "ddp": TINY, "ranks": 2},
+    "dense warm-up": {"warmup_steps": 2},
+    "dense warm-up of everything": {"kind": "words", "warmup_steps": 10},
+}
+
+
+@pytest.mark.parametrize("case", LIKE_PLAIN)
+def test_with_everything_sent_gradients_are_those_of_plain_ddp(ranks: Pool, case: str) -> None:
+    ranks.play("attach.equals_plain_ddp", **LIKE_PLAIN[case])
+
+
+def test_no_sync_accumulates(ranks: Pool) -> None:
+    ranks.play("attach.accumulates_without_sync")
+
+
+LOSSY = [
+    "topk(2%) | indices=rice | values=qsgd(bits=4) | memory=residual",
+    "randomk(10%) | values=half | memory=residual",
+    "randomk(10%, shared=false) | values=deflate | memory=residual",
+    "threshold(ratio=5%) | indices=elias_fano | memory=residual",
+    "nonzero | values=qsgd(bits=3)+deflate | memory=residual",
+]
+
+
+@pytest.mark.parametrize("per", ["parameter", "bucket"])
+@pytest.mark.parametrize("scheme", LOSSY)
+def test_ranks_hold_the_same_bits_after_fifty_lossy_steps(ranks: Pool, scheme: str, per: str) -> None:
+    fell = ranks.play("attach.stays_in_step", scheme=scheme, select_per=per)
+    assert max(fell) < 0.5
+
+
+@pytest.mark.parametrize("scheme", LOSSY)
+def test_residuals_hold_exactly_what_is_still_owed(ranks: Pool, scheme: str) -> None:
+    ranks.play("attach.owes_nothing", scheme=scheme)
+
+
+@pytest.mark.parametrize("per", ["parameter", "bucket"])
+def test_nothing_is_lost_on_parameters_that_are_not_always_used(ranks: Pool, per: str) -> None:
+    ranks.play("attach.owes_nothing", scheme="topk(5%) | memory=residual", kind="branches", select_per=per)

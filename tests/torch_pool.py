@@ -1,0 +1,112 @@
+"""Gloo ranks that start once and then play scenes by name: the parent's side of tests/torch_ranks.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("torch_ranks.py")
+RANKS = 3
+START = 60.0  # seconds, on top of a scene's own limit, for processes that have yet to import torch
+
+
+class Child:
+    """One rank's process: orders go in and answers come out as lines of JSON."""
+
+    def __init__(self, rank: int, size: int, store: Path) -> None:
+        path = os.pathsep.join(filter(None, [str(SCRIPT.parent), *sys.path]))
+        environment = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(SCRIPT), str(rank), str(size), str(store)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def order(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        try:
+            return self._answers.get(timeout=timeout)
+        except queue.Empty:
+            self.process.send_signal(signal.SIGUSR1)  # to stderr: where it hangs
+            return {"error": "no answer in time"}
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._answers.put(json.loads(line))
+        self._answers.put({"error": "the process has ended"})
+
+    def leave(self, timeout: float) -> int:
+        """Its exit status once there are no more orders."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(timeout)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+class Pool:
+    """A group of ranks. A scene that fails may leave them in any state, so the next one gets new processes."""
+
+    def __init__(self, folder: Path, size: int = RANKS) -> None:
+        self.children: list[Child] = []
+        self._folder, self._size, self._starts = folder, size, 0
+
+    def play(self, scene: str, *, timeout: float = 40.0, lost: Collection[int] = (), **settings: Any) -> list[Any]:
+        """Runs `module.function` on every rank; their results. Ranks in `lost` are expected to die."""
+        patience = timeout if self.children else timeout + START
+        if not self.children:
+            self._start()
+        for child in self.children:
+            child.order(json.dumps({"scene": scene, "settings": settings}))
+        deadline = time.monotonic() + patience
+        answers = [child.answer(max(0.5, deadline - time.monotonic())) for child in self.children]
+        failed = {rank: answer["error"] for rank, answer in enumerate(answers) if "error" in answer}
+        if failed and not lost:
+            time.sleep(0.2)
+            self.close()
+        if set(failed) != set(lost):
+            pytest.fail("\n".join(f"rank {rank}: {text}" for rank, text in failed.items()), pytrace=False)
+        return [answer.get("result") for answer in answers]
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+        self.children = []
+
+    def _start(self) -> None:
+        self._starts += 1
+        store = self._folder / f"store {self._starts}"
+        self.children = [Child(rank, self._size, store) for rank in range(self._size)]
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Three ranks for the whole session."""
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    pool = Pool(tmp_path_factory.mktemp("ranks"))
+    yield pool
+    pool.close()

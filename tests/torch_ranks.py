@@ -1,0 +1,101 @@
+"""The script that a rank of tests/torch_pool.py runs: `torch_ranks.py RANK SIZE STORE`.
+
+A scene is a function of a `Stage` in one of the modules `scenes_*`; it raises, or returns something for JSON.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+LIMIT = timedelta(seconds=20)
+EXACT = "topk(1.0) | indices=raw | values=raw | memory=none"
+
+
+@dataclass
+class Stage:
+    """Where a scene plays: some of the ranks."""
+
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+
+    def ddp(self, module: nn.Module, **settings: Any) -> DDP:
+        return DDP(module, process_group=self.group, **settings)
+
+    def seed(self, *numbers: int) -> None:
+        """The same draws in every run, different ones on every rank."""
+        torch.manual_seed(hash((self.rank, *numbers)))  # of integers only: the same everywhere
+
+    def everyones(self, value: torch.Tensor) -> list[torch.Tensor]:
+        """The value on each rank."""
+        bits = value.detach().contiguous().view(-1).view(torch.uint8)
+        parts = [torch.empty_like(bits) for _ in range(self.size)]
+        dist.all_gather(parts, bits, group=self.group)
+        return [part.view(value.dtype).view(value.shape) for part in parts]
+
+    def assert_same(self, module: nn.Module) -> None:
+        """Every rank holds the same bits."""
+        for name, parameter in module.named_parameters():
+            for part in self.everyones(parameter):
+                assert same_bits(part, parameter.detach()), name
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Two states of a link are the same, bit for bit."""
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        if isinstance(value, dict):
+            assert_same_state(value, other[key])
+        elif isinstance(value, torch.Tensor):
+            assert same_bits(value, other[key]), key
+        else:
+            assert value == other[key], key
+
+
+def play(groups: dict[int, dist.ProcessGroup], scene: str, ranks: int | None = None, **settings: Any) -> Any:
+    size = ranks or max(groups)
+    if dist.get_rank() >= size:
+        return None
+    module, name = scene.split(".")
+    function = getattr(importlib.import_module(f"scenes_{module}"), name)
+    return function(Stage(groups[size], dist.get_rank(), size), **settings)
+
+
+def main(rank: int, size: int, store: str) -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # where it hangs: kill -USR1
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a scene prints must not come between the answers
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=LIMIT)
+    groups = {n: dist.new_group(list(range(n))) for n in range(1, size)} | {size: dist.group.WORLD}
+    warnings.simplefilter("error")
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = {"result": play(groups, order["scene"], **order["settings"])}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    sys.modules["torch_ranks"] = sys.modules["__main__"]
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
