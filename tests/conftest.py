@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", RuntimeWarning)
     import sparsewire  # noqa: F401
 
-from torch_pool import ranks  # noqa: E402, F401
+from torch_pool import ranks  # noqa: F401
 
 settings.register_profile(
     "sparsewire",

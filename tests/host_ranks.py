@@ -28,7 +28,12 @@ def free_port() -> int:
 
 def run_ranks(script: str, folder: Path, *args: str, ranks: int = RANKS) -> list[dict[str, Any]]:
     """What each rank of `python script folder args…` wrote with `write_facts`."""
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0"}
+    job = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "TORCHELASTIC_RUN_ID": "test",
+        "GROUP_RANK": "0",
+    }
     job |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     children = []
     for rank in range(ranks):

@@ -82,6 +82,12 @@ def accumulate_args(draw: st.DrawFn) -> Args:
 
 
 @st.composite
+def scatter_args(draw: st.DrawFn) -> Args:
+    out, parts, _ = draw(accumulate_args())
+    return out, *(parts[0] if parts else (np.empty(0, np.int32), np.empty(0, out.dtype)))
+
+
+@st.composite
 def pack_bits_args(draw: st.DrawFn) -> Args:
     values = draw(integers())
     return values, draw(st.integers(0, 8 * values.dtype.itemsize))
@@ -135,6 +141,7 @@ rice_args = st.tuples(gap_lists(), st.sampled_from([8, 64, 1024]))
 # What encoders and selections are given.
 WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "accumulate": accumulate_args(),
+    "add_finite": topk_add_args().map(lambda args: args[:2]),
     "all_finite": st.tuples(dense()),
     "bitmap": small_supports,
     "elias_fano_encode": supports(),
@@ -147,6 +154,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "random_bits": st.tuples(keys, keys, sizes),
     "rice_encode": rice_args,
     "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
+    "scatter": scatter_args(),
     "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-45, 0.5, 1.0, 1e30, np.inf])),
     "topk": topk_args(),
     "topk_add": topk_add_args(),

@@ -193,7 +193,7 @@ def owes_nothing(stage: Stage, scheme: str, kind: str = "plain", **settings: Any
     unused = {"find_unused_parameters": True} if kind == "branches" else {}
     wired = stage.ddp(build(kind), **unused)
     names = [name for name, _ in wired.module.named_parameters()]
-    taken, given = ({name: 0.0 for name in names} for _ in range(2))
+    taken, given = (dict.fromkeys(names, 0.0) for _ in range(2))
     with attach(wired, scheme, dense_below=0, **settings) as link:
         for step in range(6):
             alone = copy.deepcopy(wired.module)
@@ -207,9 +207,8 @@ def owes_nothing(stage: Stage, scheme: str, kind: str = "plain", **settings: Any
     for name in names:
         kept = _residual(state, name, given[name])
         total = sum(stage.everyones(kept))
-        torch.testing.assert_close(
-            taken[name] * stage.size + total, sum(stage.everyones(given[name])), rtol=1e-4, atol=1e-5
-        )
+        owed = sum(stage.everyones(given[name]))
+        torch.testing.assert_close(taken[name] * stage.size + total, owed, rtol=1e-4, atol=1e-5, msg=name)
     assert any(kept.any() for kept in state["residuals"].values()), "nothing was held back: this shows nothing"
 
 

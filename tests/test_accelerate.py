@@ -41,8 +41,10 @@ def test_gradients_are_accumulated_before_they_are_sent(facts: list[dict[str, An
     assert [rank["steps"] for rank in facts] == [6] * RANKS
 
 
-def test_fewer_bytes_are_sent(facts: list[dict[str, Any]]) -> None:
-    assert all(10 * rank["bytes_sent"] < rank["bytes_dense"] for rank in facts)
+def test_fewer_bytes_are_sent_after_the_dense_warm_up(facts: list[dict[str, Any]]) -> None:
+    for rank in facts:
+        dense_step = rank["bytes_dense"] / 6
+        assert 10 * (rank["bytes_sent"] - dense_step) < 5 * dense_step
 
 
 def test_a_second_link_takes_over_the_state_hooks(facts: list[dict[str, Any]]) -> None:

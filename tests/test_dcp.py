@@ -64,7 +64,12 @@ def started() -> tuple[Any, Any, Any]:
     from sparsewire.torch import attach
 
     torch.manual_seed(0)
-    layers = [torch.nn.Embedding(500, 16, sparse=True), torch.nn.Linear(16, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)]
+    layers = [
+        torch.nn.Embedding(500, 16, sparse=True),
+        torch.nn.Linear(16, 256),
+        torch.nn.ReLU(),
+        torch.nn.Linear(256, 8),
+    ]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
     return model, torch.optim.SGD(model.parameters(), lr=0.5), attach(model, SCHEME)
 
@@ -133,7 +138,11 @@ def resume(folder: str) -> dict[str, Any]:
         if with_state:
             load_dcp(link, state)
             loaded = link.state_dict()
-            kept = [loaded["step"] == 3, loaded["rank"] == saved["rank"], same_bits(loaded["residuals"], saved["residuals"])]
+            kept = [
+                loaded["step"] == 3,
+                loaded["rank"] == saved["rank"],
+                same_bits(loaded["residuals"], saved["residuals"]),
+            ]
             kept += [
                 all(torch.equal(one[part], saved["sparse_residuals"][name][part]) for part in ("indices", "values"))
                 for name, one in loaded["sparse_residuals"].items()

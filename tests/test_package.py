@@ -39,9 +39,13 @@ def python(code: str, *options: str, **environment: str) -> subprocess.Completed
 # --- import ------------------------------------------------------------------------------------------------------
 
 
-def test_the_import_takes_less_than_a_fifth_of_a_second() -> None:
-    code = "import time; t = time.perf_counter(); import sparsewire; print(time.perf_counter() - t)"
-    assert min(float(python(code, "-W", "ignore").stdout) for _ in range(5)) < 0.2
+def test_the_import_takes_less_time_than_numpys() -> None:
+    """A ratio in one run, as machines differ and are busy; NumPy's own import is a bit over a tenth of a second."""
+    code = (
+        "import time; a = time.perf_counter(); import numpy; b = time.perf_counter(); import sparsewire; "
+        "print((time.perf_counter() - b) / (b - a))"
+    )
+    assert min(float(python(code, "-W", "ignore").stdout) for _ in range(5)) < 1
 
 
 def test_the_import_brings_no_framework() -> None:

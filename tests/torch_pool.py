@@ -19,7 +19,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("torch_ranks.py")
 RANKS = 3
-START = 60.0  # seconds, on top of a scene's own limit, for processes that have yet to import torch
+START = 75.0  # seconds, on top of a scene's own limit, for processes that have yet to import torch
 
 
 class Child:
@@ -74,9 +74,9 @@ class Pool:
         self.children: list[Child] = []
         self._folder, self._size, self._starts = folder, size, 0
 
-    def play(self, scene: str, *, timeout: float = 40.0, lost: Collection[int] = (), **settings: Any) -> list[Any]:
+    def play(self, scene: str, *, limit: float = 40.0, lost: Collection[int] = (), **settings: Any) -> list[Any]:
         """Runs `module.function` on every rank; their results. Ranks in `lost` are expected to die."""
-        patience = timeout if self.children else timeout + START
+        patience = limit if self.children else limit + START
         if not self.children:
             self._start()
         for child in self.children:

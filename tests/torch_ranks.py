@@ -56,7 +56,8 @@ class Stage:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+    bits = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in (a, b)]
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(*bits)
 
 
 def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -80,20 +81,22 @@ def play(groups: dict[int, dist.ProcessGroup], scene: str, ranks: int | None = N
     return function(Stage(groups[size], dist.get_rank(), size), **settings)
 
 
+def answer(groups: dict[int, dist.ProcessGroup], order: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"result": play(groups, order["scene"], **order["settings"])}
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
 def main(rank: int, size: int, store: str) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # where it hangs: kill -USR1
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a scene prints must not come between the answers
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=LIMIT)
-    groups = {n: dist.new_group(list(range(n))) for n in range(1, size)} | {size: dist.group.WORLD}
-    warnings.simplefilter("error")
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = {"result": play(groups, order["scene"], **order["settings"])}
-        except Exception:
-            answer = {"error": traceback.format_exc()}
-        print(json.dumps(answer), file=answers, flush=True)
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)  # what a scene prints must not come between the answers
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=LIMIT)
+        groups = {n: dist.new_group(list(range(n))) for n in range(1, size)} | {size: dist.group.WORLD}
+        warnings.simplefilter("error")
+        for line in sys.stdin:
+            print(json.dumps(answer(groups, json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from .scheme import Scheme, scheme
 from .sparse import Sparse
 
 DEFAULT_SCHEME = "topk(1%)"
+TRAIN_SCHEME = f"{DEFAULT_SCHEME} | indices=rice | values=qsgd(bits=7) | memory=residual"
 MAX_DENSE = 2**31
 Command = Callable[[argparse.Namespace], int]
 
@@ -208,8 +209,8 @@ def _parser() -> argparse.ArgumentParser:
     inspect = _add(commands, "inspect", _inspect, "what a frame holds and what each part of it costs")
     inspect.add_argument("input", type=Path, metavar="IN.swf")
     _add_json(inspect)
-    _add_bench(_add_group(commands, "bench", "measure the kernels or the codecs on this machine"))
-    _add_json(_add(commands, "demo", _lab("demo"), "one gradient through every index codec"))
+    _add_bench(_add_group(commands, "bench", "measure kernels, codecs or training steps on this machine"))
+    _add_demo(commands)
     return parser
 
 
@@ -245,12 +246,8 @@ def _add_decode(commands: Any) -> None:
     parser.add_argument("input", type=Path, metavar="IN.swf")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: IN.npy, with --sparse IN.npz")
     parser.add_argument("--sparse", action="store_true", help="a .npz of indices (flat), values and shape")
-    parser.add_argument(
-        "--max-numel",
-        type=_count,
-        metavar="N",
-        help="refuse larger tensors (default: 2**31 dense, no limit sparse)",
-    )
+    limit = "refuse larger tensors (default: 2**31 dense, no limit sparse)"
+    parser.add_argument("--max-numel", type=_count, metavar="N", help=limit)
 
 
 def _add_bench(kinds: Any) -> None:
@@ -265,6 +262,25 @@ def _add_bench(kinds: Any) -> None:
     parser.add_argument("--size", type=_count, default=10_000_000, help="elements (default: %(default)s)")
     parser.add_argument("--ratio", type=_share, default=0.01, help="share of each array (default: %(default)s)")
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="arrays to measure on as well")
+    _add_json(parser)
+
+    parser = _add(kinds, "train", _lab("bench_train"), "training steps of plain DDP and compressed, in turns")
+    parser.add_argument("--ranks", type=_count, default=2, help="processes on this machine (default: %(default)s)")
+    parser.add_argument("--model-size", choices=["25M", "small", "tiny"], default="25M", help="an MLP (default: 25M)")
+    parser.add_argument("--steps", type=_count, default=20, help="of each kind (default: %(default)s)")
+    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
+    _add_json(parser)
+
+
+def _add_demo(commands: Any) -> None:
+    parser = _add(commands, "demo", _lab("demo"), "two ranks train on digits, plain and compressed, side by side")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("out/demo.png"), help="picture (default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=_count, default=250, help="of each training (default: %(default)s)")
+    parser.add_argument("--hidden", type=_count, default=1024, help="width of the two hidden layers (default: 1024)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
     _add_json(parser)
 
 

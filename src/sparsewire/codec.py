@@ -15,7 +15,7 @@ from .errors import FrameError, InputError, LimitExceeded, SectionError
 from .kernels import Array
 from .rng import derive_key
 from .scheme import Scheme, from_record, scheme
-from .sparse import Sparse, round_to
+from .sparse import Sparse, round_to, work_dtype
 
 MAX_ENTRIES = 2**28
 Spec = str | Mapping[str, Any] | Scheme
@@ -172,9 +172,7 @@ def keep_finite(residual: Array, sealed: Sealed) -> None:
 
 def _compensate(plan: Scheme, ctx: Context, x: host.Dense, residual: Any) -> bytes:
     """Seals x + residual and updates the residual in place."""
-    kept = host.to_host(residual)
-    if not isinstance(kept, host.Dense) or kept.flat.size != x.flat.size or kept.flat.dtype != x.flat.dtype:
-        raise InputError(f"the residual must be dense, of {x.flat.size} elements and a dtype that goes with {x.dtype}")
+    kept = writable_residual(residual, x.flat.size, x.dtype)
     in_place = host.shares_memory(residual, kept.flat)
     indices, values = plan.select.pick_compensated(kept.flat, x.flat, ctx)
     sealed = seal(plan, ctx, x.shape, indices, values, _at_residual(kept.flat, indices, values))
@@ -184,19 +182,24 @@ def _compensate(plan: Scheme, ctx: Context, x: host.Dense, residual: Any) -> byt
     return sealed.frame
 
 
+def writable_residual(residual: Any, numel: int, dtype: str) -> host.Dense:
+    """A residual that can be updated in place."""
+    kept = host.to_host(residual) if host.is_writable(residual) else None
+    if not isinstance(kept, host.Dense) or kept.flat.size != numel or kept.flat.dtype != work_dtype(dtype):
+        raise InputError(
+            f"the residual must be a dense array or torch tensor that can be written, of {numel} elements and a dtype "
+            f"that goes with {dtype}"
+        )
+    return kept
+
+
 def _compress_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Any) -> tuple[bytes, Any]:
     """A `Sparse` is sent as it is. A dense residual takes part at its entries; otherwise what is left is a `Sparse`."""
     if residual is None or isinstance(residual, Sparse):
-        total = x if residual is None else add(x, residual)
-        sealed = seal(plan, ctx, x.shape, total.indices, total.work_values, at_sparse(total))
-        rest = sealed.values - sealed.sent
-        some = np.flatnonzero(rest)
-        return sealed.frame, Sparse(sealed.indices[some], rest[some], x.shape, x.dtype)
-    kept = host.to_host(residual)
-    assert isinstance(kept, host.Dense)
-    if kept.flat.size != x.numel or kept.flat.dtype != x.work_values.dtype:
-        raise InputError(f"the residual must have {x.numel} elements and a dtype that goes with {x.dtype}")
-    values = kept.flat[x.indices] + x.work_values
+        return _compress_to_sparse(plan, ctx, x, residual)
+    kept = writable_residual(residual, x.numel, x.dtype)
+    with np.errstate(all="ignore"):
+        values = kept.flat[x.indices] + x.work_values
     finite = np.isfinite(values)
     kernels.scatter(kept.flat, x.indices[finite], values[finite])
     sealed = seal(plan, ctx, x.shape, x.indices, values, _at_residual(kept.flat, x.indices, values))
@@ -204,6 +207,17 @@ def _compress_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Any) -> tu
     if not host.shares_memory(residual, kept.flat):
         host.write_back(residual, kept.flat)
     return sealed.frame, residual
+
+
+def _compress_to_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Sparse | None) -> tuple[bytes, Sparse]:
+    total = x if residual is None else add(x, residual)
+    sealed = seal(plan, ctx, x.shape, total.indices, total.work_values, at_sparse(total))
+    with np.errstate(all="ignore"):
+        rest = sealed.values - sealed.sent
+    if residual is not None:
+        rest = np.where(np.isfinite(rest), rest, at_sparse(residual)(sealed.indices))
+    some = np.flatnonzero(rest)
+    return sealed.frame, Sparse(sealed.indices[some], rest[some], x.shape, x.dtype)
 
 
 def at_sparse(x: Sparse) -> Callable[[Array], Array]:
@@ -235,7 +249,8 @@ def add(a: Sparse, b: Sparse) -> Sparse:
     if a.shape != b.shape or a.dtype != b.dtype:
         raise InputError(f"{a!r} and {b!r} cannot be added")
     indices = np.union1d(a.indices, b.indices)
-    return Sparse(indices, at_sparse(a)(indices) + at_sparse(b)(indices), a.shape, a.dtype)
+    with np.errstate(all="ignore"):
+        return Sparse(indices, at_sparse(a)(indices) + at_sparse(b)(indices), a.shape, a.dtype)
 
 
 # --- decoding ----------------------------------------------------------------------------------------------------

@@ -58,10 +58,15 @@ def shares_memory(x: Any, flat: Array) -> bool:
     return bool(start == flat.ctypes.data)
 
 
+def is_writable(x: Any) -> bool:
+    """Whether a result can be written into the tensor."""
+    return x.flags.writeable if isinstance(x, np.ndarray) else _is_torch(x)
+
+
 def write_back(residual: Any, flat: Array) -> None:
     """Puts a flat array in the work dtype into a residual that could not be worked on in place."""
     if _is_torch(residual):
-        residual.copy_(sys.modules["torch"].from_numpy(flat).view(residual.shape))
+        residual.detach().copy_(sys.modules["torch"].from_numpy(flat).view(residual.shape))
     elif residual.dtype.name == "bfloat16":
         residual[...] = store(flat, "bfloat16").view(residual.dtype).reshape(residual.shape)
     else:

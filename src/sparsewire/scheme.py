@@ -140,24 +140,28 @@ def _parse_codec(slot: str, call: str, spec: str) -> Codec:
     for item in filter(None, (item.strip() for item in (match["settings"] or "").split(","))):
         key, equals, value = item.partition("=")
         if equals:
-            named[key.strip()] = _parse_value(value.strip())
+            named[key.strip()] = _parse_value(value.strip(), match["name"])
         elif named:
             raise SchemeError(f"{call!r} in {spec!r}: a setting without a name must come first")
         else:
-            positional.append(_parse_value(item))
+            positional.append(_parse_value(item, match["name"]))
     return _build(slot, match["name"], positional, named)
 
 
-def _parse_value(word: str) -> Parameter:
+def _parse_value(word: str, owner: str) -> Parameter:
     constants: dict[str, Parameter] = {"true": True, "false": False, "none": None}
     if word.lower() in constants:
         return constants[word.lower()]
     try:
         if word.endswith("%"):
             return float(Decimal(word[:-1]) / 100)
-        return int(word) if re.fullmatch(r"[+-]?\d+", word) else float(Decimal(word))
-    except InvalidOperation:
+        if not re.fullmatch(r"[+-]?\d+", word):
+            return float(Decimal(word))
+    except (InvalidOperation, ValueError, OverflowError):
         return word
+    if len(word) > 20:
+        raise SchemeError(f"{owner}: the number {word[:20]}… is too large")
+    return int(word)
 
 
 def _build(slot: str, name: str, positional: list[Parameter], named: Mapping[str, Any]) -> Codec:

@@ -12,6 +12,12 @@ from .errors import InputError
 from .kernels import Array, index_dtype
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": float.fromhex("0x1.fep127"),
+    "float32": float(np.finfo(np.float32).max),
+    "float64": float(np.finfo(np.float64).max),
+}
 
 
 def work_dtype(dtype: str) -> np.dtype[np.floating]:
@@ -31,16 +37,25 @@ def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 
 def store(values: Array, dtype: str) -> Array:
-    """Values as they are kept or sent in `dtype`; bfloat16, which NumPy lacks, as uint16."""
-    if dtype == "bfloat16":
-        return to_bfloat16(values.astype(np.float32, copy=False))
-    with np.errstate(over="ignore"):
-        return values.astype(dtype, copy=False)
+    """Values as they are kept or sent in `dtype`; bfloat16, which NumPy lacks, as uint16.
+
+    A finite number stays finite: an infinity must come from the gradient, never from rounding.
+    """
+    if values.dtype == dtype:
+        return values
+    with np.errstate(all="ignore"):
+        safe = np.where(np.isinf(values), values, np.clip(values, -LARGEST[dtype], LARGEST[dtype]))
+        if dtype == "bfloat16":
+            return to_bfloat16(safe.astype(np.float32, copy=False))
+        return safe.astype(dtype)
 
 
 def load(stored: Array, dtype: str) -> Array:
     """The inverse of `store`, in the dtype that arithmetic uses."""
-    return from_bfloat16(stored) if dtype == "bfloat16" else stored.astype(work_dtype(dtype), copy=False)
+    if dtype == "bfloat16":
+        return from_bfloat16(stored)
+    with np.errstate(invalid="ignore"):
+        return stored.astype(work_dtype(dtype), copy=False)
 
 
 def round_to(values: Array, dtype: str) -> Array:

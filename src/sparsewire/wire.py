@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 
 from .binary import Reader, varint
-from .errors import ChecksumError, FrameError, HeaderError, LimitExceeded, TruncatedFrame, UnknownVersion
+from .errors import ChecksumError, FrameError, HeaderError, InputError, LimitExceeded, TruncatedFrame, UnknownVersion
 
 MAGIC = b"\x89SWF"
 VERSION = 1
@@ -39,6 +39,8 @@ class Frame:
 
 
 def pack(frame: Frame) -> bytes:
+    if len(frame.shape) > MOST_DIMENSIONS:
+        raise InputError(f"{len(frame.shape)} dimensions, a frame has at most {MOST_DIMENSIONS}; reshape first")
     head = [MAGIC, bytes([VERSION, 0, DTYPE_CODES[frame.dtype], len(frame.shape)])]
     head += [varint(n) for n in (*frame.shape, frame.count)]
     head += [_pack_record(frame.record), varint(len(frame.indices)), varint(len(frame.values))]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import host
-from ..codec import Spec
+from ..codec import Spec, writable_residual
 from ..comm import Communicator
 from ..errors import InputError
 from ..scheme import scheme
@@ -32,11 +32,7 @@ def mean(
         if residual is not None:
             raise InputError("a sparse tensor takes no residual here; use compress, or a dense tensor")
         return _mean_sparse(tensor, plan, comm, step, name, seed)
-    kept = None if residual is None else host.to_host(residual)
-    if kept is not None and (
-        not isinstance(kept, host.Dense) or kept.flat.size != tensor.flat.size or kept.flat.dtype != tensor.flat.dtype
-    ):
-        raise InputError(f"the residual must be dense, of {tensor.flat.size} elements and a dtype like {tensor.dtype}")
+    kept = None if residual is None else writable_residual(residual, tensor.flat.size, tensor.dtype)
     piece = Piece(name, tensor.flat, tensor.shape, tensor.dtype, None if kept is None else kept.flat)
     (outcome,) = plan.exchange.exchange([piece], plan, comm, step, seed, Clock())
     if kept is not None and outcome.finite:

@@ -17,10 +17,11 @@ from .raw import RawIndices
 from .rice import Rice
 from .run_length import RunLength
 
-# In the order of preference where sizes are equal: the faster first.
-CANDIDATES: tuple[IndexCodec, ...] = (Rice(), EliasFano(), Bitmap(), Huffman(), RunLength(), RawIndices())
+# In the order of preference where sizes are equal: the faster first. Frames name one by its id alone, so that its
+# settings here are part of the format.
+CANDIDATES: tuple[IndexCodec, ...] = (Rice(block=32), EliasFano(), Bitmap(), Huffman(), RunLength(), RawIndices())
 
-CHUNK, CHUNKS = 256, 64
+CHUNK, CHUNKS = 256, 16
 
 
 def _sampled(indices: Array, ctx: Context) -> tuple[Array, Context]:

@@ -33,7 +33,7 @@ class EliasFano(IndexCodec):
         return (indices.size * width + 7) // 8 + ((int(indices[-1]) >> width) + indices.size + 7) // 8
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
-        low = self._low_bytes(ctx)
+        low = Reader(body).bytes(self._low_bytes(ctx)).size
         return {"low": low, "high": len(body) - low}
 
     def _low_bytes(self, ctx: Context) -> int:

@@ -69,7 +69,7 @@ class Rice(IndexCodec):
     id = "rice"
     wire_id = 6
 
-    block: int = 64
+    block: int = 32
 
     def check(self) -> None:
         self.expect(8 <= self.block <= 1024 and self.block % 8 == 0, "block is a multiple of 8 in 8 … 1024")

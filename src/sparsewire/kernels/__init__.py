@@ -61,11 +61,12 @@ threads = int(os.environ.get("SPARSEWIRE_THREADS", "1"))
 
 
 def native() -> ModuleType | None:
-    """The extension module, or None where it was not built."""
+    """The extension module, or None where it was not built, or was for another version of these files."""
     try:
-        return importlib.import_module("._native", __name__)
+        module = importlib.import_module("._native", __name__)
     except ImportError:
         return None
+    return module if all(hasattr(module, name) for name in CONTRACT) else None
 
 
 def backend() -> str:

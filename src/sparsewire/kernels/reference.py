@@ -60,20 +60,23 @@ def topk_add(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array
 
 def add_finite(residual: Array, x: Array) -> None:
     """`residual += x`, except where the sum is not finite: there the residual stays as it was."""
-    total = residual + x
+    with np.errstate(all="ignore"):
+        total = residual + x
     np.copyto(residual, total, where=np.isfinite(total))
 
 
 def topk_sum(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
     """`topk` of residual + x, which both stay as they are."""
-    return topk(residual + x, k)
+    with np.errstate(all="ignore"):
+        return topk(residual + x, k)
 
 
 def threshold(x: Array, low: float, threads: int = 1) -> tuple[Array, Array]:
     """All entries with |x| ≥ low, NaN included: (indices ascending, values)."""
     if not low >= 0:
         raise ValueError(f"a threshold is a number ≥ 0, not {low}")
-    edge = magnitude_bits(np.array([low], x.dtype))[0]
+    with np.errstate(over="ignore"):
+        edge = magnitude_bits(np.array([low]).astype(x.dtype))[0]
     return _gather(x, np.flatnonzero(magnitude_bits(x) >= edge))
 
 
@@ -403,5 +406,6 @@ def dequantize(codes: NDArray[np.uint32], norms: Array, bits: int, bucket: int) 
         raise ValueError("codes and norms do not fit")
     kind = norms.dtype.type
     ratio = (codes.astype(np.int64) - levels).astype(norms.dtype) / kind(levels)
-    values = _spread(norms, bucket, codes.size) * ratio
+    with np.errstate(over="ignore"):
+        values = _spread(norms, bucket, codes.size) * ratio
     return np.where(codes == 2**bits - 1, kind(np.nan), values)

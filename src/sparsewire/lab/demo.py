@@ -1,73 +1,107 @@
-"""`sparsewire demo`: one gradient through every index codec and a few value codecs."""
+"""`sparsewire demo`: two ranks train a network on handwritten digits, plain and compressed, side by side."""
 
 from __future__ import annotations
 
 import argparse
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..codec import compress, decode, inspect
-from ..kernels import Array
+from ..errors import InputError
+from ..scheme import scheme as read_scheme
 from . import measure
-from .bench_codecs import names, relative_error
-from .tables import number, publish, table
+from .ranks import Event, Place, run_ranks
+from .tables import publish, table
 
-ROWS, COLUMNS = 2_000, 500
-VALUES = ("raw", "half", "qsgd", "qsgd+deflate")
+SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+SCHEDULE = ((5, 0.25), (10, 0.0625))  # step until, ratio: then the scheme's own
+PLAIN, COMPRESSED = "plain DDP", "sparsewire"
+RANKS = 2
+STEPS, RATE = 250, 0.1
 
 
 def main(args: argparse.Namespace) -> int:
-    x = gradient()
-    result = [_row(x, indices, values) for values in VALUES for indices in names("indices")]
-    publish(_show(result), result, args.json)
-    return 0 if all(row["conserved"] and (row["restored"] or row["error"]) for row in result) else 1
+    read_scheme(args.scheme)  # a mistake is told at once, not by a rank
+    result = run(args.steps, args.seed, args.scheme, hidden=[args.hidden] * 2)
+    picture = _draw(result, args.output)
+    publish(f"{show(result)}\n\n{picture}", result, args.json)
+    return 0
 
 
-def gradient() -> Array:
-    """A gradient of a million elements as layers have them: a few rows are large, and within a row tails are heavy."""
-    rng = np.random.default_rng(0)
-    rows = np.exp(1.5 * rng.standard_normal((ROWS, 1)))
-    return (1e-3 * rows * rng.standard_t(4, (ROWS, COLUMNS))).astype(np.float32)
+def arms(scheme: str, schedule: Sequence[tuple[int, float]] | None = SCHEDULE) -> dict[str, dict[str, Any]]:
+    return {PLAIN: {"hook": "none"}, COMPRESSED: {"hook": "sparsewire", "scheme": scheme, "ratio_schedule": schedule}}
 
 
-def _row(x: Array, indices: str, values: str) -> dict[str, Any]:
-    frame, residual = compress(x, f"topk(1%) | indices={indices} | values={values}", name="demo")
-    info, sent = inspect(frame), decode(frame)
+def run(
+    steps: int = STEPS,
+    seed: int = 0,
+    scheme: str = SCHEME,
+    hidden: Sequence[int] = (1024, 1024),
+    data: str = "digits",
+    batch: int = 32,
+    rate: float = RATE,
+) -> dict[str, Any]:
+    """Both trainings on two ranks of this machine: a summary of each, and its loss, seconds and bytes step by step."""
+    _require("torch", "scikit-learn" if data == "digits" else "torch")
+    settings = {"data": data, "steps": steps, "seed": seed, "hidden": hidden, "batch": batch, "rate": rate}
+    order = {"arms": arms(scheme), **settings}
+    with measure.progress(steps) as advance:
+        found = run_ranks("sparsewire.lab.jobs:train", order, [Place()] * RANKS, lambda event: advance(_line(event)))
+    facts = {"parameters": found[0]["parameters"], "test": found[0]["test"], "ranks": RANKS, "scheme": scheme}
+    curves = {name: _curves([one["arms"][name] for one in found]) for name in (PLAIN, COMPRESSED)}
+    summary = {name: _summary(curve, found[0]["arms"][name]["accuracy"]) for name, curve in curves.items()}
+    ratio = summary[PLAIN]["bytes"] / summary[COMPRESSED]["bytes"]
+    return {"machine": measure.machine(), **settings, **facts, "ratio": ratio, "arms": summary, "curves": curves}
+
+
+def _require(*packages: str) -> None:
+    missing = [name for name in packages if not measure.has({"scikit-learn": "sklearn"}.get(name, name))]
+    if missing:
+        raise InputError(f"this needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+
+
+def _line(event: Event) -> str:
+    losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event["loss"].items())
+    return f"step {event['step'] + 1}, loss: {losses}"
+
+
+def _curves(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Step by step, the mean over the ranks."""
+    return {key: [statistics.fmean(step) for step in zip(*(report[key] for report in reports), strict=True)]
+            for key in ("loss", "seconds", "bytes")}  # fmt: skip
+
+
+def _summary(curve: dict[str, list[float]], accuracy: float) -> dict[str, float]:
     return {
-        "indices": indices,
-        "values": values,
-        "bytes": len(frame),
-        "ratio": info["ratio"],
-        "bits_per_index": info["bits_per_entry"]["indices"],
-        "bits_per_value": info["bits_per_entry"]["values"],
-        "error": relative_error(x.reshape(-1)[sent.indices], sent.values),
-        "conserved": bool((x - sent.to_dense() == residual).all()),
-        "restored": bool((sent.to_dense() + residual == x).all()),
+        "accuracy": accuracy,
+        "bytes": sum(curve["bytes"]),
+        "step_ms": 1e3 * statistics.median(curve["seconds"]),
+        "loss": statistics.fmean(curve["loss"][-20:]),
     }
 
 
-def _show(result: list[dict[str, Any]]) -> str:
-    headers = [
-        "indices",
-        "values",
-        "bytes",
-        "× smaller",
-        "bits/index",
-        "bits/value",
-        "rel. error",
-        "input − sent = residual",
-    ]
-    title = f"A gradient of {ROWS} × {COLUMNS} float32 ({4 * ROWS * COLUMNS:,} bytes), its top 1 %"
-    return f"{measure.machine_line(measure.machine())}\n{title}\n\n{table(headers, list(map(_cells, result)))}"
+def show(result: dict[str, Any]) -> str:
+    what = (
+        f"{result['parameters']:,} parameters, {result['steps']} steps of {result['ranks']} × {result['batch']} digits"
+    )
+    title = f"{what}, {result['ranks']} ranks over gloo on 127.0.0.1\n{COMPRESSED}: {result['scheme']}"
+    headers = ["", f"accuracy on {result['test']} others", "bytes sent per rank", "× fewer", "median step"]
+    rows = [_cells(name, facts, result["arms"][PLAIN]) for name, facts in result["arms"].items()]
+    return f"{measure.machine_line(result['machine'])}\n{title}\n\n{table(headers, rows)}"
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    law = "yes, and sent + residual = input" if row["restored"] else "yes" if row["conserved"] else "NO"
-    sizes = [
-        f"{row['bytes']:,}",
-        number(row["ratio"], 1),
-        number(row["bits_per_index"]),
-        number(row["bits_per_value"]),
-    ]
-    return [row["indices"], row["values"], *sizes, f"{row['error']:.2g}", law]
+def _cells(name: str, facts: dict[str, float], plain: dict[str, float]) -> list[str]:
+    ratio = plain["bytes"] / facts["bytes"]
+    return [name, f"{facts['accuracy']:.2%}", f"{facts['bytes']:,.0f}", f"{ratio:.1f}", f"{facts['step_ms']:.1f} ms"]
+
+
+def _draw(result: dict[str, Any], path: Path) -> str:
+    """The picture, or what it would take; and a sentence about it."""
+    if not measure.has("matplotlib"):
+        return "no picture: pip install matplotlib"
+    from .picture import draw_training
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw_training(result, path)
+    return f"picture: {path}"

@@ -41,4 +41,5 @@ class Threshold(Select):
             sample = np.abs(x[kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)])
         rank = min(sample.size - 1, int((1 - self.ratio) * sample.size))
         edge = float(np.partition(sample, rank)[rank])
-        return edge if np.isfinite(edge) else np.inf
+        # Zeros are never wanted, however many there are; and NaN in the sample must not let nothing through.
+        return max(edge, float(np.finfo(x.dtype).smallest_subnormal)) if np.isfinite(edge) else np.inf

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from .. import kernels
 from ..contract import Context, Select
 from ..kernels import Array
@@ -21,7 +23,7 @@ class Counted(Select):
         if self.ratio is None and self.k is None:
             object.__setattr__(self, "ratio", 0.01)
         self.expect(self.ratio is None or 0 < self.ratio <= 1, "ratio lies in 0 < ratio ≤ 1 (or 0% < … ≤ 100%)")
-        self.expect(self.k is None or self.k >= 0, "k is at least 0")
+        self.expect(self.k is None or 0 <= self.k < 2**63, "k is at least 0 and below 2**63")
 
     def count(self, numel: int) -> int:
         """How many of `numel` elements are chosen."""
@@ -33,16 +35,22 @@ class Counted(Select):
 
 @dataclass(frozen=True)
 class TopK(Counted):
-    """The entries of largest magnitude. NaN and inf count as the largest, so they always travel."""
+    """The entries of largest magnitude. NaN and inf count as the largest; they travel even with k = 0."""
 
     id = "topk"
     wire_id = 1
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        if self.k == 0:
+            return kernels.threshold(x, np.inf, threads=kernels.threads)
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)
 
     def pick_compensated(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
+        if self.k == 0:
+            return super().pick_compensated(residual, x, ctx)
         return kernels.topk_add(residual, x, self.count(x.size), threads=kernels.threads)
 
     def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
+        if self.k == 0:
+            return super().pick_sum(residual, x, ctx)
         return kernels.topk_sum(residual, x, self.count(x.size), threads=kernels.threads)

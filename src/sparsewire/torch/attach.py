@@ -61,7 +61,11 @@ def attach(
     plan = Plan(read_scheme(scheme), warmup_steps, ratio_schedule)
     settings = Settings(plan, _excluded(named, exclude), dense_below, select_per == "bucket", seed, on_step)
     comm, close = _communicator(model.process_group, timeout)
-    _agree(comm, settings, named)
+    try:
+        _agree(comm, settings, named)
+    except BaseException:
+        close(False)
+        raise
     return Link({parameter: name for name, parameter in named.items()}, comm, settings, socket, close)
 
 
@@ -119,7 +123,7 @@ def _own_name(group: dist.ProcessGroup) -> Iterator[None]:
     name that comes again finds the addresses of the group before (github.com/pytorch/pytorch/pull/189073).
     """
     _made[group] = _made.get(group, 0) + 1
-    torchs = getattr(distributed_c10d, "_hash_ranks_to_str", None)
+    torchs = distributed_c10d._hash_ranks_to_str
     distributed_c10d._hash_ranks_to_str = lambda *_: f"{group.group_name}-sparsewire-{_made[group]}"
     try:
         yield

@@ -39,10 +39,28 @@ def save(link: Link, folder: str | os.PathLike[str]) -> Path:
 
 
 def load(link: Link, folder: str | os.PathLike[str]) -> None:
-    """Goes on from the newest complete set of files in the folder, whatever number of ranks wrote it."""
-    states = [torch.load(path, weights_only=True, map_location="cpu") for path in _newest(Path(folder), link)]
-    same = states[0]["world_size"] == link.comm.size
-    link.load_state_dict(states[0] if same else deal(states, link.comm.size)[link.comm.rank])
+    """Goes on from the newest complete set of files in the folder, whatever number of ranks wrote it.
+
+    Every rank calls it; unless all of them find their part of one set, none goes on.
+    """
+    try:
+        state = _mine(Path(folder), link)
+        found = f"step {state['step']}, saved by {state['saved_by']} ranks"
+    except Exception:
+        link.comm.all_gather(b"nothing that it can use", "load")
+        raise
+    heard = [bytes(message).decode() for message in link.comm.all_gather(found.encode(), "load")]
+    for rank, other in enumerate(heard):
+        if other != found:
+            raise InputError(f"{folder}: this rank finds {found}; another rank, {rank}, finds {other}")
+    link.load_state_dict(state)
+
+
+def _mine(folder: Path, link: Link) -> State:
+    states = [torch.load(path, weights_only=True, map_location="cpu") for path in _newest(folder, link)]
+    size = int(states[0]["world_size"])
+    state = states[0] if size == link.comm.size else deal(states, link.comm.size)[link.comm.rank]
+    return {**state, "saved_by": size}
 
 
 def deal(states: Sequence[State], size: int) -> list[State]:

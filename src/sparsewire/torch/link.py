@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from .. import kernels
 from ..comm import Communicator
 from ..errors import InputError
 from ..exchange import Clock, Outcome, Piece
@@ -30,7 +31,7 @@ from ..sparse import Sparse, work_dtype
 from .bucket import Bucket, Hosts, to_coo
 from .courier import Courier, Parcel
 from .hook import Socket
-from .layout import Layout, Slice, lay_out
+from .layout import Layout, Segment, Slice, lay_out
 from .residuals import Residuals, sparse_from, sparse_state
 from .schedule import Plan
 
@@ -47,6 +48,7 @@ class Opened:
     layout: Layout
     outcomes: list[Outcome]
     dense: list[tuple[Slice, Array]] = field(default_factory=list)
+    finite: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Link:
         self._residuals, self._hosts, self._clock = Residuals(), Hosts(), Clock()
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._opened: list[Opened] = []
+        self._aside: list[tuple[Array, Array]] = []
         self._bytes_dense = 0
         self._courier: Courier[Bucket] = Courier(self._work, "sparsewire-courier")
         socket.link = self
@@ -146,6 +149,13 @@ class Link:
     # --- what the courier does ---
 
     def _work(self, parcel: Parcel[Bucket]) -> None:
+        try:
+            self._handle(parcel)
+        except BaseException:
+            self._put_back()
+            raise
+
+    def _handle(self, parcel: Parcel[Bucket]) -> None:
         bucket = parcel.task
         plan = self.settings.plan.at(self.step)
         self._bytes_dense += bucket.dense_bytes
@@ -163,7 +173,7 @@ class Link:
         with self._clock("dense"):
             flat[:] = self.comm.all_reduce(flat)
             flat /= flat.dtype.type(self.comm.size)
-        return Opened(parcel, flat, Layout((), ()), [])
+        return Opened(parcel, flat, Layout((), ()), [], finite=kernels.all_finite(flat, threads=kernels.threads))
 
     def _exchange(self, parcel: Parcel[Bucket], plan: Scheme) -> Opened:
         bucket = parcel.task
@@ -173,10 +183,29 @@ class Link:
             flat[item.start : item.stop] = 0
         pieces = [
             Piece(segment.name, flat[segment.start : segment.stop], (segment.stop - segment.start,), bucket.dtype,
-                  self._residuals.of(segment, work_dtype(bucket.dtype)) if plan.memory.keeps else None)
+                  self._residual(segment, flat, work_dtype(bucket.dtype)) if plan.memory.keeps else None)
             for segment in layout.segments
         ]  # fmt: skip
         return Opened(parcel, flat, layout, self._run(pieces, plan), dense)
+
+    def _residual(self, segment: Segment, flat: Array, dtype: np.dtype[np.floating]) -> Array:
+        """What the segment did not send before, but for parameters without a gradient here.
+
+        Perhaps no rank used such a parameter: DDP then drops the mean, and what was sent of the residual were lost.
+        """
+        residual = self._residuals.of(segment, dtype)
+        for item in segment.members:
+            x = flat[item.start : item.stop]
+            if not (x[:64].any() or x.any()):
+                kept = residual[item.start - segment.start : item.stop - segment.start]
+                self._aside.append((kept, kept.copy()))
+                kept[:] = 0
+        return residual
+
+    def _put_back(self) -> None:
+        for kept, aside in self._aside:
+            kept += aside
+        self._aside = []
 
     def _exchange_sparse(self, parcel: Parcel[Bucket], plan: Scheme) -> Opened:
         name = parcel.task.slices[0].name
@@ -203,9 +232,11 @@ class Link:
         opened, self._opened = self._opened, []
         finite = self._reduce_dense(opened)
         with self._clock("decode"):
-            finite = all(outcome.finite for one in opened for outcome in one.outcomes) and finite
+            finite = finite and all(one.finite for one in opened)
+            finite = finite and all(outcome.finite for one in opened for outcome in one.outcomes)
         keep = finite and plan is not None and plan.memory.keeps
         results = [self._write(one, keep) for one in opened]
+        self._put_back()
         self.step += 1
         if self.settings.on_step is not None:
             self.settings.on_step({**self.stats(), "scheme": "dense" if plan is None else str(plan), "finite": finite})
@@ -214,10 +245,14 @@ class Link:
             one.parcel.promise.set_result(result)
 
     def _reduce_dense(self, opened: list[Opened]) -> bool:
-        """One all_reduce per number type, for all that travels dense; whether it is finite on all ranks."""
+        """One all_reduce per number type, for all that travels dense; whether it is finite on all ranks.
+
+        In the order of names: engines add up in an order that depends on the place, and buckets change.
+        """
         finite = True
-        for kind in sorted({values.dtype.str for one in opened for _, values in one.dense}):
-            parts = [values for one in opened for _, values in one.dense if values.dtype.str == kind]
+        named = sorted((pair for one in opened for pair in one.dense), key=lambda pair: pair[0].name)
+        for kind in sorted({values.dtype.str for _, values in named}):
+            parts = [values for _, values in named if values.dtype.str == kind]
             with self._clock("dense"):
                 total = self.comm.all_reduce(np.concatenate(parts)) / np.dtype(kind).type(self.comm.size)
             start = 0

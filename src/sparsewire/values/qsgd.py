@@ -53,7 +53,8 @@ class QSGD(ValueCodec):
         return 1 if ctx.packed else self._whole.itemsize
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
-        return {"codes": self._code_bytes(ctx), "norms": len(body) - self._code_bytes(ctx)}
+        codes = len(Reader(body).take(self._code_bytes(ctx)))
+        return {"codes": codes, "norms": len(body) - codes}
 
     def _codes(self, packed: memoryview, ctx: Context) -> Array:
         if ctx.packed:

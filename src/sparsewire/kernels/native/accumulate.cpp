@@ -1,4 +1,6 @@
-// The dense sum of sparse parts, block by block: a block is zeroed and then filled while it is in cache.
+// Sparse entries into a dense array.
+// accumulate: the sum of parts, block by block: a block is zeroed and then filled while it is in cache.
+// scatter: entries into what is there already, fetched ahead, as each of them waits for memory.
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
@@ -117,9 +119,28 @@ void accumulate(const InOut<T>& out, const nb::sequence& list, double factor, in
   });
 }
 
+template <class T, class Index>
+void scatter(const InOut<T>& out, const In<Index>& indices, const In<T>& values) {
+  constexpr size_t kAhead = 32;
+  const size_t n = indices.size();
+  nb::gil_scoped_release release;
+  require(n == values.size() && fits(indices.data(), n, out.size()),
+          "the entries' indices must ascend and lie within the output, one for each value");
+  T* to = out.data();
+  const Index* at = indices.data();
+  const T* from = values.data();
+  for (size_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) __builtin_prefetch(to + at[i + kAhead], 1);
+    to[at[i]] = from[i];
+  }
+}
+
 template <class T>
 void bind(nb::module_& m) {
   using nb::arg;
+  const auto out = arg("out").noconvert(), indices = arg("indices").noconvert(), values = arg("values").noconvert();
+  m.def("scatter", &scatter<T, int32_t>, out, indices, values);
+  m.def("scatter", &scatter<T, int64_t>, out, indices, values);
   m.def("accumulate", &accumulate<T>, arg("out").noconvert(), arg("parts"), arg("scale"), arg("threads") = 1);
 }
 

@@ -57,7 +57,8 @@ size_t take_dense(const Dense<T>& dense, Edge<T>& edge, bool only_ties, Chosen<T
   size_t at = 0;
   for (; at < dense.size && !out.full() && !(only_ties && edge.ties == 0); at += kBlock<T>) {
     const size_t n = std::min(kBlock<T>, dense.size - at);
-    const size_t size = scan<T>(Mode::list)(const_cast<T*>(x) + at, x + at, n, 0, floor, indices, values);
+    const size_t size =
+        scan<T>(Mode::list)(const_cast<T*>(x) + at, x + at, n, 0, floor, indices, values, nullptr);
     out.take(indices, values, size, at, edge);
   }
   return at;
@@ -159,6 +160,7 @@ nb::object choose(Dense<T> dense, size_t k) {
   {
     nb::gil_scoped_release release;
     take_topk(dense, k, out);
+    dense.restore();
   }
   return out.release();
 }

@@ -11,54 +11,82 @@ namespace {
 
 typedef uint64_t Vector __attribute__((vector_size(32)));
 
-template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE __m256i above(float* residual, const float* x, __m256i floor) {
-  __m256 value = _mm256_loadu_ps(x);
-  if constexpr (kMode != Mode::list) value = _mm256_add_ps(_mm256_loadu_ps(residual), value);
-  if constexpr (kMode == Mode::add) _mm256_storeu_ps(residual, value);
-  const __m256i bits = _mm256_and_si256(_mm256_castps_si256(value), _mm256_set1_epi32(kMaxBits<float>));
-  return _mm256_cmpgt_epi32(bits, floor);
+constexpr size_t kVectors = 8;  // that are loaded at once, as many as leave registers for the rest
+
+AVX2 SPARSEWIRE_INLINE __m256i load(const float* x) { return _mm256_castps_si256(_mm256_loadu_ps(x)); }
+AVX2 SPARSEWIRE_INLINE __m256i load(const double* x) { return _mm256_castpd_si256(_mm256_loadu_pd(x)); }
+
+AVX2 SPARSEWIRE_INLINE __m256i sum(const float* residual, const float* x) {
+  return _mm256_castps_si256(_mm256_add_ps(_mm256_loadu_ps(residual), _mm256_loadu_ps(x)));
+}
+AVX2 SPARSEWIRE_INLINE __m256i sum(const double* residual, const double* x) {
+  return _mm256_castpd_si256(_mm256_add_pd(_mm256_loadu_pd(residual), _mm256_loadu_pd(x)));
 }
 
-template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE int above(double* residual, const double* x, __m256i floor) {
-  __m256d value = _mm256_loadu_pd(x);
-  if constexpr (kMode != Mode::list) value = _mm256_add_pd(_mm256_loadu_pd(residual), value);
-  if constexpr (kMode == Mode::add) _mm256_storeu_pd(residual, value);
-  const __m256i bits = _mm256_and_si256(_mm256_castpd_si256(value), _mm256_set1_epi64x(kMaxBits<double>));
-  return _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(bits, floor)));
+// The half of a magnitude that holds the exponent tells what is not finite; the other half of a double never does.
+template <class T>
+AVX2 SPARSEWIRE_INLINE bool finite(__m256i most) {
+  const __m256i limit = sizeof(T) == 4 ? _mm256_set1_epi32(kInfinity<float> - 1)
+                                       : _mm256_set1_epi64x((kInfinity<double> - 1) | 0x7FFFFFFF);
+  const __m256i beyond = _mm256_cmpgt_epi32(most, limit);
+  return _mm256_testz_si256(beyond, beyond);
+}
+
+// The magnitudes of the next vectors, which Mode::add also stores.
+template <Mode kMode, class T>
+AVX2 SPARSEWIRE_INLINE void magnitudes(T* residual, const T* x, Saved<T>* saved, __m256i* out) {
+  constexpr size_t kLanes = 32 / sizeof(T);
+  const __m256i mask = sizeof(T) == 4 ? _mm256_set1_epi32(kMaxBits<float>) : _mm256_set1_epi64x(kMaxBits<double>);
+  __m256i values[kVectors], most = _mm256_setzero_si256();
+  for (size_t i = 0; i < kVectors; ++i) {
+    values[i] = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
+    out[i] = _mm256_and_si256(values[i], mask);
+    if constexpr (kMode == Mode::add) most = _mm256_max_epi32(most, out[i]);
+  }
+  if constexpr (kMode == Mode::add) {
+    if (__builtin_expect(!finite<T>(most), 0)) saved->save(residual, kVectors * kLanes);
+    for (size_t i = 0; i < kVectors; ++i)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(residual + i * kLanes), values[i]);
+  }
 }
 
 // 32 comparisons narrow to bytes; packing works within 128-bit lanes, hence the permutation.
-template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint32_t mark32(float* residual, const float* x, __m256i floor) {
-  const __m256i a = above<kMode>(residual, x, floor), b = above<kMode>(residual + 8, x + 8, floor);
-  const __m256i c = above<kMode>(residual + 16, x + 16, floor), d = above<kMode>(residual + 24, x + 24, floor);
+AVX2 SPARSEWIRE_INLINE uint64_t mark32(const __m256i* bits, __m256i floor) {
+  const __m256i a = _mm256_cmpgt_epi32(bits[0], floor), b = _mm256_cmpgt_epi32(bits[1], floor);
+  const __m256i c = _mm256_cmpgt_epi32(bits[2], floor), d = _mm256_cmpgt_epi32(bits[3], floor);
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order)));
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(float* residual, const float* x, int32_t floor) {
+AVX2 SPARSEWIRE_INLINE uint64_t mark(float* residual, const float* x, int32_t floor, Saved<float>* saved) {
+  __m256i bits[kVectors];
+  magnitudes<kMode>(residual, x, saved, bits);
   const __m256i floors = _mm256_set1_epi32(floor);
-  const uint64_t low = mark32<kMode>(residual, x, floors);
-  return low | static_cast<uint64_t>(mark32<kMode>(residual + 32, x + 32, floors)) << 32;
+  return mark32(bits, floors) | mark32(bits + 4, floors) << 32;
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(double* residual, const double* x, int64_t floor) {
-  const __m256i floors = _mm256_set1_epi64x(floor);
+AVX2 SPARSEWIRE_INLINE uint64_t mark(double* residual, const double* x, int64_t floor, Saved<double>* saved) {
+  __m256i bits[kVectors];
   uint64_t word = 0;
-  for (size_t i = 0; i < kWord; i += 4) word |= static_cast<uint64_t>(above<kMode>(residual + i, x + i, floors)) << i;
+  for (size_t at = 0; at < kWord; at += 4 * kVectors) {
+    magnitudes<kMode>(residual + at, x + at, saved, bits);
+    for (size_t i = 0; i < kVectors; ++i) {
+      const __m256i above = _mm256_cmpgt_epi64(bits[i], _mm256_set1_epi64x(floor));
+      word |= static_cast<uint64_t>(_mm256_movemask_pd(_mm256_castsi256_pd(above))) << (at + 4 * i);
+    }
+  }
   return word;
 }
 
 template <class T, Mode kMode>
-AVX2 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+AVX2 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
+                 Saved<T>* saved) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor, saved);
+  return list<T, kMode>(words, residual, x, n, first, floor, indices, values, saved);
 }
 
 AVX2 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }

@@ -11,36 +11,48 @@ namespace {
 
 typedef uint64_t Vector __attribute__((vector_size(64)));
 
-template <Mode kMode>
-AVX512 SPARSEWIRE_INLINE uint64_t above(float* residual, const float* x, int32_t floor) {
-  __m512 value = _mm512_loadu_ps(x);
-  if constexpr (kMode != Mode::list) value = _mm512_add_ps(_mm512_loadu_ps(residual), value);
-  if constexpr (kMode == Mode::add) _mm512_storeu_ps(residual, value);
-  const __m512i bits = _mm512_and_si512(_mm512_castps_si512(value), _mm512_set1_epi32(kMaxBits<float>));
-  return _mm512_cmpgt_epi32_mask(bits, _mm512_set1_epi32(floor));
+AVX512 SPARSEWIRE_INLINE __m512i load(const float* x) { return _mm512_castps_si512(_mm512_loadu_ps(x)); }
+AVX512 SPARSEWIRE_INLINE __m512i load(const double* x) { return _mm512_castpd_si512(_mm512_loadu_pd(x)); }
+
+AVX512 SPARSEWIRE_INLINE __m512i sum(const float* residual, const float* x) {
+  return _mm512_castps_si512(_mm512_add_ps(_mm512_loadu_ps(residual), _mm512_loadu_ps(x)));
+}
+AVX512 SPARSEWIRE_INLINE __m512i sum(const double* residual, const double* x) {
+  return _mm512_castpd_si512(_mm512_add_pd(_mm512_loadu_pd(residual), _mm512_loadu_pd(x)));
 }
 
-template <Mode kMode>
-AVX512 SPARSEWIRE_INLINE uint64_t above(double* residual, const double* x, int64_t floor) {
-  __m512d value = _mm512_loadu_pd(x);
-  if constexpr (kMode != Mode::list) value = _mm512_add_pd(_mm512_loadu_pd(residual), value);
-  if constexpr (kMode == Mode::add) _mm512_storeu_pd(residual, value);
-  const __m512i bits = _mm512_and_si512(_mm512_castpd_si512(value), _mm512_set1_epi64(kMaxBits<double>));
+AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, int32_t floor) {
+  const __m512i bits = _mm512_and_si512(values, _mm512_set1_epi32(kMaxBits<float>));
+  return _mm512_cmpgt_epi32_mask(bits, _mm512_set1_epi32(floor));
+}
+AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, int64_t floor) {
+  const __m512i bits = _mm512_and_si512(values, _mm512_set1_epi64(kMaxBits<double>));
   return _mm512_cmpgt_epi64_mask(bits, _mm512_set1_epi64(floor));
 }
 
 template <Mode kMode, class T>
-AVX512 SPARSEWIRE_INLINE uint64_t mark(T* residual, const T* x, Bits<T> floor) {
-  uint64_t word = 0;
-  for (size_t i = 0; i < kWord; i += 64 / sizeof(T)) word |= above<kMode>(residual + i, x + i, floor) << i;
+AVX512 SPARSEWIRE_INLINE uint64_t mark(T* residual, const T* x, Bits<T> floor, [[maybe_unused]] Saved<T>* saved) {
+  constexpr size_t kLanes = 64 / sizeof(T), kVectors = kWord / kLanes;
+  __m512i values[kVectors];
+  uint64_t word = 0, endless = 0;
+  for (size_t i = 0; i < kVectors; ++i) {
+    values[i] = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
+    word |= above(values[i], floor) << (i * kLanes);
+    if constexpr (kMode == Mode::add) endless |= above(values[i], kInfinity<T> - 1);
+  }
+  if constexpr (kMode == Mode::add) {
+    if (__builtin_expect(endless != 0, 0)) saved->save(residual, kWord);
+    for (size_t i = 0; i < kVectors; ++i) _mm512_storeu_si512(residual + i * kLanes, values[i]);
+  }
   return word;
 }
 
 template <class T, Mode kMode>
-AVX512 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+AVX512 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
+                   Saved<T>* saved) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor, saved);
+  return list<T, kMode>(words, residual, x, n, first, floor, indices, values, saved);
 }
 
 AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }

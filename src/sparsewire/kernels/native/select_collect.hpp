@@ -60,20 +60,26 @@ struct Dense {
   size_t size;
   int threads;
   Mode mode;
+  std::vector<Saved<T>> saved = {};  // by the addition, one for each part
 
   const T* source() const { return residual ? residual : x; }
   bool adding() const { return mode == Mode::add; }
+
+  // Takes back the sums that are not finite, once nothing reads them any more.
+  void restore() const {
+    for (const auto& part : saved) part.restore();
+  }
 };
 
 // Lists a part until there are more than `capacity` hits; a pending addition goes on to the end.
 template <class T>
-void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part) {
+void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part, Saved<T>* saved) {
   const Scan<T> list = scan<T>(dense.mode);
   const T* x = dense.mode == Mode::list ? dense.source() : dense.x;
   T* residual = dense.mode == Mode::list ? const_cast<T*>(x) : dense.residual;
   for (size_t at = part.base; at < part.end && (part.complete || dense.adding()); at += kBlock<T>) {
     part.size += list(residual + at, x + at, std::min(kBlock<T>, part.end - at), static_cast<int32_t>(at - part.base),
-                      floor, part.indices + part.size, part.values + part.size);
+                      floor, part.indices + part.size, part.values + part.size, saved);
     if (part.size <= capacity) continue;
     part.complete = false;
     part.size = 0;
@@ -94,9 +100,13 @@ Hits<T> collect(Dense<T>& dense, Bits<T> floor, size_t capacity) {
     const size_t base = std::min(dense.size, i * length), end = std::min(dense.size, base + length);
     hits.parts.push_back({base, end, indices + i * room, values + i * room});
   }
+  if (dense.adding()) dense.saved.resize(parts);
   parallel(static_cast<int>(threads), [&](int thread) {
-    for (size_t i = thread; i < parts; i += threads) fill(dense, floor, room - kBlock<T> - kSlack, hits.parts[i]);
+    for (size_t i = thread; i < parts; i += threads)
+      fill(dense, floor, room - kBlock<T> - kSlack, hits.parts[i], dense.adding() ? &dense.saved[i] : nullptr);
   });
+  for (const auto& part : dense.saved)
+    if (part.lost()) throw std::bad_alloc();
   if (dense.adding()) dense.mode = Mode::list;
   for (const auto& part : hits.parts) hits.size += part.size, hits.complete &= part.complete;
   return hits;

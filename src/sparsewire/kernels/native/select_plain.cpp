@@ -21,22 +21,29 @@ uint64_t pack_flags(const uint8_t* flags) {
 }
 
 template <class T, Mode kMode>
-uint64_t mark(T* residual, const T* x, Bits<T> floor) {
+uint64_t mark(T* residual, const T* x, Bits<T> floor, [[maybe_unused]] Saved<T>* saved) {
   uint8_t flags[kWord];
+  T sums[kWord];
+  Bits<T> endless = 0;
   for (size_t i = 0; i < kWord; ++i) {
     T value = x[i];
     if constexpr (kMode != Mode::list) value = residual[i] + value;
-    if constexpr (kMode == Mode::add) residual[i] = value;
+    if constexpr (kMode == Mode::add) sums[i] = value, endless |= magnitude(value) >= kInfinity<T>;
     flags[i] = magnitude(value) > floor;
+  }
+  if constexpr (kMode == Mode::add) {
+    if (endless) saved->save(residual, kWord);
+    std::memcpy(residual, sums, sizeof sums);
   }
   return pack_flags(flags);
 }
 
 template <class T, Mode kMode>
-size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
+            Saved<T>* saved) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(residual + w * kWord, x + w * kWord, floor);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(residual + w * kWord, x + w * kWord, floor, saved);
+  return list<T, kMode>(words, residual, x, n, first, floor, indices, values, saved);
 }
 
 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }

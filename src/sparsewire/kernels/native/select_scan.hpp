@@ -25,6 +25,9 @@ SPARSEWIRE_INLINE Bits<T> magnitude(T value) {
   return bits & kMaxBits<T>;
 }
 
+template <class T>
+constexpr Bits<T> kInfinity = sizeof(T) == 4 ? 0x7F800000 : static_cast<Bits<T>>(0x7FF0000000000000);
+
 constexpr size_t kWord = 64;
 template <class T>
 constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are listed: a page, measured to be best
@@ -34,9 +37,39 @@ constexpr size_t kSlack = kAlways;           // a listing may write this many en
 // What a pass lists: x; the residual, to which it first adds x; or residual + x, which it leaves as they are.
 enum class Mode { list = 0, add = 1, sum = 2 };
 
-// Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
+// What the residual held around sums that are not finite: they are listed like any other, but must not stay in it.
 template <class T>
-using Scan = size_t (*)(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values);
+class Saved {
+ public:
+  // Called where threads may not throw.
+  __attribute__((noinline, cold)) void save(T* at, size_t n) noexcept {
+    try {
+      old_.insert(old_.end(), at, at + n);
+      runs_.emplace_back(at, n);
+    } catch (const std::bad_alloc&) {
+      lost_ = true;
+    }
+  }
+
+  void restore() const {
+    const T* old = old_.data();
+    for (const auto& [at, n] : runs_)
+      for (size_t i = 0; i < n; ++i, ++old)
+        if (magnitude(at[i]) >= kInfinity<T>) at[i] = *old;
+  }
+  bool lost() const { return lost_; }
+
+ private:
+  std::vector<T> old_;
+  std::vector<std::pair<T*, size_t>> runs_;
+  bool lost_ = false;
+};
+
+// Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
+// `saved` is for Mode::add alone.
+template <class T>
+using Scan = size_t (*)(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
+                        Saved<T>* saved);
 
 struct Scans {
   Scan<float> of_float[3];  // by Mode
@@ -83,11 +116,13 @@ SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T
 // The entries after the last whole word.
 template <class T, Mode kMode>
 SPARSEWIRE_INLINE size_t list_tail(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
-                                   T* values) {
+                                   T* values, [[maybe_unused]] Saved<T>* saved) {
   size_t size = 0;
   for (size_t i = 0; i < n; ++i) {
     T value = x[i];
     if constexpr (kMode != Mode::list) value = residual[i] + value;
+    if constexpr (kMode == Mode::add)
+      if (magnitude(value) >= kInfinity<T>) saved->save(residual + i, 1);
     if constexpr (kMode == Mode::add) residual[i] = value;
     indices[size] = first + static_cast<int32_t>(i);
     values[size] = value;
@@ -98,11 +133,11 @@ SPARSEWIRE_INLINE size_t list_tail(T* residual, const T* x, size_t n, int32_t fi
 
 template <class T, Mode kMode>
 SPARSEWIRE_INLINE size_t list(const uint64_t* words, T* residual, const T* x, size_t n, int32_t first, Bits<T> floor,
-                              int32_t* indices, T* values) {
+                              int32_t* indices, T* values, Saved<T>* saved) {
   const size_t count = n / kWord, whole = count * kWord;
   const size_t size = list_words<kMode>(words, count, kMode == Mode::list ? x : residual, x, first, indices, values);
   return size + list_tail<T, kMode>(residual + whole, x + whole, n - whole, first + static_cast<int32_t>(whole), floor,
-                                   indices + size, values + size);
+                                   indices + size, values + size, saved);
 }
 
 // One read of the data, for benchmarks to compare with. V is the widest vector of the instruction set.

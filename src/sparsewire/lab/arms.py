@@ -1,0 +1,96 @@
+"""Ways to train the same network, step by step beside each other: plain DDP, compressed, torch's own hooks."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from ..torch import attach
+from ..torch.link import Link
+from .rank import wire_bytes
+
+ONE_BUCKET = 10_000  # MB
+
+
+def mlp(sizes: Sequence[int], seed: int) -> nn.Sequential:
+    """The same weights on every rank and in every arm."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for width, following in itertools.pairwise(sizes):
+        layers += [nn.Linear(width, following), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Arm:
+    """A model, how its gradients travel, and what its steps cost.
+
+    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; the last takes attach's arguments besides.
+    """
+
+    def __init__(self, module: nn.Module, settings: Mapping[str, Any], rate: float, momentum: float = 0.0) -> None:
+        rest = dict(settings)
+        hook = rest.pop("hook")
+        # PowerSGD aborts on gloo with more than one bucket: its collectives run from callbacks, in any order.
+        self.model = DDP(module, bucket_cap_mb=ONE_BUCKET) if hook == "powersgd" else DDP(module)
+        self.link: Link | None = attach(self.model, **rest) if hook == "sparsewire" else None
+        _register(self.model, hook)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
+        self.dense_bytes = sum(4 * parameter.numel() for parameter in module.parameters())
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what the steps so far cost."""
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.bytes: list[int] = []
+        self._before = self._stages()
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        sent, handed, start = wire_bytes(), self._handed(), time.perf_counter()
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.seconds.append(time.perf_counter() - start)
+        self.losses.append(float(loss.detach()))
+        now = wire_bytes()
+        self.bytes.append(self._estimate(handed) if now is None or sent is None else now - sent)
+
+    def report(self) -> dict[str, Any]:
+        """Per step: loss, seconds, bytes that left this rank; and the mean seconds of each of the link's stages."""
+        steps = max(1, len(self.seconds))
+        stages = {name: (spent - self._before.get(name, 0.0)) / steps for name, spent in self._stages().items()}
+        return {"loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": stages}
+
+    def close(self) -> None:
+        if self.link is not None:
+            self.link.detach()
+
+    def _stages(self) -> dict[str, float]:
+        return {} if self.link is None else dict(self.link.stats()["seconds"])
+
+    def _handed(self) -> int:
+        return 0 if self.link is None else int(self.link.stats()["bytes_sent"])
+
+    def _estimate(self, handed: int) -> int:
+        """Where the kernel does not count: a ring all_reduce, or a message to each of the others."""
+        others = dist.get_world_size() - 1
+        if self.link is None:
+            return 2 * others * self.dense_bytes // (others + 1)
+        return others * (self._handed() - handed)
+
+
+def _register(model: DDP, hook: str) -> None:
+    if hook == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

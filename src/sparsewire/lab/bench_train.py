@@ -1,0 +1,116 @@
+"""`sparsewire bench train`: a training step with and without compression, in turns, and where the time goes."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InputError
+from ..scheme import scheme
+from . import measure
+from .ranks import Place, run_ranks
+from .tables import number, publish, table
+
+SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+MODELS: dict[str, list[int]] = {"25M": [1024, 4096, 4096, 1000], "small": [64, 1024, 1024, 10], "tiny": [64, 128, 10]}
+BATCH = 8
+PLAIN, COMPRESSED, FP16, POWERSGD = "plain DDP", "sparsewire", "fp16 hook", "PowerSGD rank 4"
+PEERS: dict[str, dict[str, Any]] = {FP16: {"hook": "fp16"}, POWERSGD: {"hook": "powersgd"}}
+CODING, SELECT = ("encode", "decode"), "select"
+TARGET_CODING = 0.2
+BLOCK = 5  # steps of one way before the next has its turn
+
+
+def main(args: argparse.Namespace) -> int:
+    scheme(args.scheme)  # a mistake is told at once, not by a rank
+    rounds = max(1, round(args.steps / BLOCK))
+    steps = min(args.steps, BLOCK)
+    result = run(
+        MODELS[args.model_size], arms(args.scheme), [Place()] * args.ranks, warmup=3, steps=steps, rounds=rounds
+    )
+    result = {"model": args.model_size, "scheme": args.scheme, **result}
+    publish(show(result), result, args.json)
+    return 0
+
+
+def arms(plan: str, peers: bool = False) -> dict[str, dict[str, Any]]:
+    ours = {PLAIN: {"hook": "none"}, COMPRESSED: {"hook": "sparsewire", "scheme": plan}}
+    return {**ours, **(PEERS if peers else {})}
+
+
+def run(
+    sizes: Sequence[int],
+    ways: Mapping[str, Mapping[str, Any]],
+    places: Sequence[Place],
+    warmup: int | Mapping[str, int],
+    steps: int | Mapping[str, int],
+    rounds: int = 1,
+    limit: float = 600.0,
+) -> dict[str, Any]:
+    """Every way's step times, bytes and stages; warmup and steps are for all ways, or by the way's name."""
+    if not measure.has("torch"):
+        raise InputError("this needs torch: pip install torch")
+    first, counted = ({name: n if isinstance(n, int) else n[name] for name in ways} for n in (warmup, steps))
+    order = {"arms": ways, "sizes": sizes, "batch": BATCH, "warmup": first, "steps": counted, "rounds": rounds}
+    total = sum(first.values()) + rounds * sum(counted.values())
+    with measure.progress(total) as advance:
+        found = run_ranks(
+            "sparsewire.lab.jobs:time_steps", order, places, lambda event: advance(event["arm"]), limit=limit
+        )
+    facts = {"ranks": len(places), "batch": BATCH, "parameters": found[0]["parameters"]}
+    rows = {name: _row([one["arms"][name] for one in found]) for name in ways}
+    return {"machine": measure.machine(), **facts, "arms": {name: _against(row, rows) for name, row in rows.items()}}
+
+
+def _row(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians of the steps; every step ends for all ranks at once, so their mean is as good as any."""
+    by_step = [statistics.fmean(step) for step in zip(*(report["seconds"] for report in reports), strict=True)]
+    names = reports[0]["stages"]
+    stages = {name: 1e3 * statistics.fmean(report["stages"].get(name, 0.0) for report in reports) for name in names}
+    sent = statistics.fmean(statistics.median(report["bytes"]) for report in reports)
+    row = {"step_ms": 1e3 * statistics.median(by_step), "all_ms": [1e3 * step for step in by_step], "bytes": sent}
+    return {**row, "stages_ms": stages, "coding_share": _coding_share(stages)}
+
+
+def _against(row: dict[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    plain = rows[PLAIN]
+    return {
+        **row,
+        "times_faster": plain["step_ms"] / row["step_ms"],
+        "times_fewer_bytes": plain["bytes"] / row["bytes"],
+    }
+
+
+def _coding_share(stages: Mapping[str, float]) -> float | None:
+    """What encode and decode cost for each second of select."""
+    return sum(stages.get(name, 0.0) for name in CODING) / stages[SELECT] if stages.get(SELECT) else None
+
+
+# --- the tables --------------------------------------------------------------------------------------------------
+
+
+def show(result: Mapping[str, Any]) -> str:
+    title = f"{result['parameters']:,} parameters, {result['ranks']} ranks, batch {result['batch']} each"
+    ours = result["arms"][COMPRESSED]
+    parts = [f"{measure.machine_line(result['machine'])}\n{title}\n{COMPRESSED}: {result['scheme']}"]
+    parts += [steps_table(result["arms"]), _stages_table(ours)]
+    return "\n\n".join([*parts, _verdict(ours["coding_share"])])
+
+
+def steps_table(ways: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [[name, number(row["step_ms"], 1), number(row["times_faster"]), f"{row['bytes']:,.0f}",
+             number(row["times_fewer_bytes"], 1)] for name, row in ways.items()]  # fmt: skip
+    return table(["", "step ms", "× faster", "bytes sent per rank and step", "× fewer"], rows)
+
+
+def _stages_table(row: Mapping[str, Any]) -> str:
+    rows = [[name, number(spent, 2), f"{spent / row['step_ms']:.1%}"] for name, spent in row["stages_ms"].items()]
+    return table(["stage, on the courier's thread", "ms per step", "of the step"], rows)
+
+
+def _verdict(share: float | None) -> str:
+    if share is None:
+        return "encode + decode: not timed"
+    return f"encode + decode: {share:.1%} of select (target: < {TARGET_CODING:.0%})"

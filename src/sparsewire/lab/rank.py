@@ -1,0 +1,83 @@
+"""What a rank of `lab/ranks.py` runs: `python -m sparsewire.lab.rank RANK ORDER`, ORDER being JSON."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import torch.distributed as dist
+
+LIMIT = datetime.timedelta(minutes=5)
+TCP_INFO = 11
+BYTES_SENT = 200  # where Linux's tcp_info has tcpi_bytes_sent
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a job knows of its rank, and how it speaks to the process that started it."""
+
+    rank: int
+    size: int
+    answers: TextIO
+
+    def emit(self, **event: Any) -> None:
+        print(json.dumps(event), file=self.answers, flush=True)
+
+
+def wire_bytes() -> int | None:
+    """Bytes that this process has sent over TCP, as the kernel counts them; None where it does not say."""
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        return None
+    return sum(_sent(int(entry)) for entry in os.listdir(folder))
+
+
+def _sent(fd: int) -> int:
+    try:
+        found = socket.socket(fileno=fd)
+    except OSError:
+        return 0
+    try:
+        return int(
+            struct.unpack_from("=Q", found.getsockopt(socket.IPPROTO_TCP, TCP_INFO, BYTES_SENT + 8), BYTES_SENT)[0]
+        )
+    except (OSError, struct.error):  # not TCP
+        return 0
+    finally:
+        found.detach()  # it is gloo's: left open
+
+
+def main(rank: int, order: dict[str, Any]) -> None:
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a job prints must not come between the answers
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    size, store = order["size"], f"file://{order['store']}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=LIMIT)
+    module, name = order["job"].split(":")
+    stage = Stage(rank, size, answers)
+    result = getattr(importlib.import_module(module), name)(stage, **order["settings"])
+    dist.barrier()
+    dist.destroy_process_group()
+    stage.emit(result=result)
+
+
+def _follow_parent() -> None:
+    """Nothing is ever written to our standard input: it ends when the process that started us does."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,256 @@
+"""Scenes of saving, resuming, dealing out, and steps that are not finite."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from scenes_attach import Plain, backward, build
+from torch import nn
+from torch_ranks import Stage, assert_same_state, same_bits
+
+from sparsewire.errors import InputError
+from sparsewire.torch import Link, attach, deal, load, save
+
+SCHEME = "topk(5%) | indices=rice | values=qsgd(bits=5) | memory=residual"
+BUCKETS = {"one": {"bucket_cap_mb": 25}, "two": {"bucket_cap_mb": 0.005}}
+
+
+class Run:
+    """A training run that can be stopped, saved and taken up again."""
+
+    def __init__(self, stage: Stage, buckets: str = "two", kind: str = "plain", scheme: str = SCHEME, **settings: Any):
+        self.stage, self.step = stage, 0
+        self.model = stage.ddp(build(kind), **BUCKETS[buckets])
+        sparse = {"params": [one for name, one in self.model.named_parameters() if "words" in name], "momentum": 0}
+        dense = {"params": [one for name, one in self.model.named_parameters() if "words" not in name]}
+        groups = [dense, sparse] if sparse["params"] else [dense]
+        self.optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9)
+        self.link: Link = attach(self.model, scheme, **settings)
+
+    def train(self, until: int) -> None:
+        while self.step < until:
+            self.optimizer.zero_grad()
+            backward(self.stage, self.model, self.step)
+            self.optimizer.step()
+            self.step += 1
+
+    def save(self, folder: str) -> None:
+        save(self.link, folder)
+        everything = [self.model.module.state_dict(), self.optimizer.state_dict(), self.step]
+        torch.save(everything, Path(folder) / f"model-{self.stage.rank}.pt")
+
+    def load(self, folder: str) -> None:
+        model, optimizer, self.step = torch.load(Path(folder) / f"model-{self.stage.rank}.pt", weights_only=True)
+        self.model.module.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+        load(self.link, folder)
+
+    def assert_same(self, other: Run) -> None:
+        for name, parameter in self.model.module.state_dict().items():
+            assert same_bits(parameter, other.model.module.state_dict()[name]), name
+        assert_same_state(self.link.state_dict(), other.link.state_dict())
+
+
+def resumes_exactly(stage: Stage, folder: str, stop: int, end: int, **settings: Any) -> int:
+    """Stopped, saved and resumed in a new model = never stopped: parameters, residuals, bit for bit."""
+    whole, first, second = (Run(stage, **settings) for _ in range(3))
+    whole.train(end)
+    first.train(stop)
+    first.save(folder)
+    second.load(folder)
+    first.assert_same(second)
+    second.train(end)
+    whole.assert_same(second)
+    for run in (whole, first, second):
+        run.link.detach()
+    state = whole.link.state_dict()
+    assert any(kept.any() for kept in state["residuals"].values())
+    return len(state["sparse_residuals"])
+
+
+def state_is_plain(stage: Stage) -> None:
+    """It loads under weights_only, and it is a copy: training on does not change it."""
+    run = Run(stage, kind="words")
+    run.train(3)
+    state, buffer = run.link.state_dict(), io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=True)
+    assert_same_state(state, loaded)
+    run.train(6)
+    assert_same_state(state, loaded)
+    run.link.load_state_dict(loaded)
+    assert_same_state(state, run.link.state_dict())
+    run.link.detach()
+
+
+def recovers_from_overflow(stage: Stage, scheme: str, where: str, kind: str = "plain", **settings: Any) -> None:
+    """One rank's inf is seen by all, skipped by all, and forgotten."""
+    run = Run(stage, kind=kind, scheme=scheme, dense_below=100, **settings)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    target = dict(run.model.module.named_parameters())[where]
+    seen: list[dict[str, Any]] = []
+    object.__setattr__(run.link.settings, "on_step", seen.append)
+    for step in range(12):
+        before, parameters = run.link.state_dict(), [one.detach().clone() for one in run.model.parameters()]
+        bad = step in (0, 5, 6) and stage.rank == stage.size - 1
+        overflow = target.register_hook(lambda grad: grad * float("inf")) if bad else None
+        loss = _loss(stage, run.model, step)
+        run.optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        if overflow is not None:
+            overflow.remove()
+        gradient = target.grad.coalesce().values() if target.grad.is_sparse else target.grad
+        assert bool(torch.isfinite(gradient).all()) == (step not in (0, 5, 6))
+        scale = scaler.get_scale()
+        scaler.step(run.optimizer)
+        scaler.update()
+        after = run.link.state_dict()
+        if step in (0, 5, 6):
+            assert scaler.get_scale() == scale / 2
+            assert_same_state(_kept(before), _kept(after))
+            assert all(map(same_bits, parameters, (one.detach() for one in run.model.parameters())))
+        assert all(kept.isfinite().all() for kept in after["residuals"].values())
+    assert [one["finite"] for one in seen] == [step not in (0, 5, 6) for step in range(12)]
+    assert all(one.isfinite().all() for one in run.model.parameters())
+    stage.assert_same(run.model.module)
+    run.link.detach()
+
+
+def _loss(stage: Stage, model: nn.Module, step: int) -> torch.Tensor:
+    stage.seed(step)
+    inner = model.module
+    x = torch.randn(6, 20) if isinstance(inner, Plain) else torch.randint(0, 60, (6, 4))
+    return model(x, step, stage.rank).square().mean()
+
+
+def _kept(state: dict[str, Any]) -> dict[str, Any]:
+    """The residuals; one that is missing is the same as zeros."""
+    dense = {name: kept for name, kept in state["residuals"].items() if kept.any()}
+    return {"dense": dense, "sparse": state["sparse_residuals"]}
+
+
+def trains_long(stage: Stage, steps: int) -> int:
+    """Two small buckets: where torch's PowerSGD hook hangs on gloo."""
+    run = Run(stage, "two")
+    run.train(steps)
+    stage.assert_same(run.model.module)
+    run.link.detach()
+    return run.link.stats()["steps"]
+
+
+def saves_apart(stage: Stage, folder: str, steps: int = 5, kind: str = "words") -> float:
+    """Trains a little and saves. The sum of this rank's residuals, so that others can check the sum over ranks."""
+    run = Run(stage, kind=kind)
+    run.train(steps)
+    run.save(folder)
+    run.link.detach()
+    return _sum(run.link)
+
+
+def loads_dealt(stage: Stage, folder: str) -> float:
+    """Takes over what another number of ranks has saved, and trains on."""
+    run = Run(stage, kind="words")
+    load(run.link, folder)
+    assert run.link.step == 5
+    total = _sum(run.link)
+    run.train(3)
+    stage.assert_same(run.model.module)
+    run.link.detach()
+    return total
+
+
+def _sum(link: Link) -> float:
+    state = link.state_dict()
+    parts = [*state["residuals"].values(), *(kept["values"] for kept in state["sparse_residuals"].values())]
+    return sum(part.double().sum().item() for part in parts)
+
+
+def dealing_keeps_every_sum(stage: Stage, folder: str, size: int) -> None:
+    """Entry by entry, dense and sparse: the residuals of all ranks sum up to the same."""
+    run = Run(stage, kind="words")
+    run.train(4)
+    run.save(folder)
+    stage.group.barrier().wait()
+    files = sorted(Path(folder).glob("sparsewire-*.pt"))
+    states = [torch.load(path, weights_only=True) for path in files]
+    dealt = deal(states[::-1], size)
+    assert [(one["rank"], one["world_size"], one["step"]) for one in dealt] == [(r, size, 4) for r in range(size)]
+    for name in states[0]["residuals"]:
+        total = sum(one["residuals"][name] for one in states)
+        torch.testing.assert_close(sum(one["residuals"][name] for one in dealt if name in one["residuals"]), total)
+    before, after = (sum(map(_spread, group)) for group in (states, dealt))
+    assert before.any()
+    torch.testing.assert_close(after, before)
+    with_gap = states[:-1]
+    for group, word in ((with_gap, "all 3 ranks"), ([states[0], states[0], states[1]], "one each"),
+                        ([{**states[0], "step": 9}, *states[1:]], "different steps")):  # fmt: skip
+        _expect(word, lambda group=group: deal(group, size))
+    run.link.detach()
+
+
+def _spread(state: dict[str, Any]) -> torch.Tensor:
+    kept = state["sparse_residuals"].get("words.weight")
+    dense = torch.zeros(500 * 8)
+    if kept is not None:
+        dense[kept["indices"]] = kept["values"]
+    return dense
+
+
+def refuses_what_is_not_its_own(stage: Stage, folder: str) -> None:
+    run = Run(stage)
+    run.train(2)
+    state = run.link.state_dict()
+    peer = (stage.rank + 1) % stage.size
+    wrong = {
+        f"rank {peer} of {stage.size}.*sparsewire.torch.load": {**state, "rank": peer},
+        f"of {stage.size + 1}, here is rank {stage.rank}": {**state, "world_size": stage.size + 1},
+        "version 1 is needed, not 99": {**state, "version": 99},
+        "3 residuals for 'middle.weight'": {**state, "residuals": {"middle.weight": torch.zeros(3)}},
+        "'gone'": {**state, "residuals": {"gone": torch.zeros(3)}},
+    }
+    for word, bad in wrong.items():
+        _expect(word, lambda bad=bad: run.link.load_state_dict(bad))
+        assert_same_state(state, run.link.state_dict())
+    _expect("no complete set", lambda: load(run.link, Path(folder) / "empty"))
+    run.link.detach()
+
+
+def refuses_incomplete_sets(stage: Stage, folder: str, missing: int) -> None:
+    """One rank's file is not there: no rank goes on, with whatever it has."""
+    run = Run(stage)
+    run.train(2)
+    save(run.link, folder)
+    stage.group.barrier().wait()
+    if stage.rank == 0:
+        (Path(folder) / f"sparsewire-{missing:05d}-of-{stage.size:05d}.pt").unlink()
+    stage.group.barrier().wait()
+    _expect("complete set|another rank", lambda: load(run.link, folder))
+    run.link.detach()
+
+
+def refuses_mixed_steps(stage: Stage, folder: str) -> None:
+    """Rank 1 was lost before it saved a second time."""
+    run = Run(stage)
+    run.train(2)
+    save(run.link, folder)
+    run.train(4)
+    if stage.rank != 1:
+        save(run.link, folder)
+    stage.group.barrier().wait()
+    _expect("different steps|step", lambda: load(run.link, folder))
+    assert run.link.step == 4
+    run.link.detach()
+
+
+def _expect(pattern: str, call: Any) -> None:
+    try:
+        call()
+    except InputError as error:
+        assert re.search(pattern, str(error)), error
+    else:
+        raise AssertionError(f"no error with {pattern!r}")

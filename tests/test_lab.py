@@ -1,0 +1,121 @@
+"""Training on real ranks: the demo and the benchmark of steps, at their smallest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sparsewire.cli import main
+from sparsewire.lab import bench_train, demo, measure, ranks
+
+pytest.importorskip("torch")
+
+STAGES = {"select", "encode", "exchange", "decode", "accumulate"}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A short demo: its picture, its JSON and what it printed."""
+    pytest.importorskip("sklearn")
+    folder = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "sparsewire", "demo", "--steps", "30", "--hidden", "128"]
+    command += ["-o", str(folder / "pictures" / "demo.png"), "--json", str(folder / "demo.json")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads((folder / "demo.json").read_text()), done.stdout
+
+
+def test_the_demo_draws_a_picture(shown):
+    folder, _, out = shown
+    picture = folder / "pictures" / "demo.png"
+    assert str(picture) in out
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.rstrip().endswith(b"IEND\xaeB`\x82") and len(data) > 10_000
+
+
+def test_the_demo_prints_what_it_measured(shown):
+    _, found, out = shown
+    assert set(found["arms"]) == {demo.PLAIN, demo.COMPRESSED}
+    for name, facts in found["arms"].items():
+        curve = found["curves"][name]
+        assert all(len(steps) == 30 for steps in curve.values())
+        assert facts["bytes"] == sum(curve["bytes"]) and min(curve["seconds"]) > 0
+        assert f"{facts['accuracy']:.2%}" in out and f"{facts['bytes']:,.0f}" in out
+    assert found["ratio"] == found["arms"][demo.PLAIN]["bytes"] / found["arms"][demo.COMPRESSED]["bytes"]
+    assert f"{found['ratio']:.1f}" in out
+
+
+def test_the_demo_learns_with_far_fewer_bytes(shown):
+    _, found, _ = shown
+    plain, ours = (found["arms"][name] for name in (demo.PLAIN, demo.COMPRESSED))
+    assert plain["accuracy"] > 0.8 and ours["accuracy"] > 0.6
+    dense = 4 * found["parameters"] * 30
+    assert dense <= plain["bytes"] < 1.1 * dense, "two ranks of a ring send each gradient once"
+    assert ours["bytes"] < plain["bytes"] / 10
+
+
+def test_bench_train_accounts_for_a_step(tmp_path, capsys):
+    words = ["bench", "train", "--model-size", "tiny", "--steps", "4", "--json", str(tmp_path / "b.json")]
+    assert main(words) == 0
+    found = json.loads((tmp_path / "b.json").read_text())
+    plain, ours = found["arms"][bench_train.PLAIN], found["arms"][bench_train.COMPRESSED]
+    assert len(plain["all_ms"]) == len(ours["all_ms"]) == 4
+    assert set(ours["stages_ms"]) >= STAGES and not plain["stages_ms"]
+    assert all(spent > 0 for name, spent in ours["stages_ms"].items() if name in STAGES)
+    coding = ours["stages_ms"]["encode"] + ours["stages_ms"]["decode"]
+    assert ours["coding_share"] == pytest.approx(coding / ours["stages_ms"]["select"])
+    assert ours["times_fewer_bytes"] == pytest.approx(plain["bytes"] / ours["bytes"]) and ours["times_fewer_bytes"] > 5
+    out = capsys.readouterr().out
+    assert f"{plain['step_ms']:,.1f}" in out and f"{ours['step_ms']:,.1f}" in out
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The processes of all ranks that a test starts."""
+    processes, start = [], subprocess.Popen
+
+    def spy(*words, **settings):
+        processes.append(start(*words, **settings))
+        return processes[-1]
+
+    monkeypatch.setattr(ranks.subprocess, "Popen", spy)
+    return processes
+
+
+def test_a_failing_rank_is_an_error_and_leaves_nothing_running(started):
+    with pytest.raises(ranks.RankError, match=r"rank \d failed: AttributeError.*'nothing'"):
+        ranks.run_ranks("sparsewire.lab:nothing", {}, [ranks.Place()] * 2)
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_a_mistake_in_the_scheme_is_told_before_ranks_start(started, capsys):
+    for command in (["demo"], ["bench", "train"]):
+        assert main([*command, "--scheme", "topq(1%)"]) == 2
+        assert "topk" in capsys.readouterr().err
+    assert not started
+
+
+def test_ranks_that_take_too_long_are_ended(started):
+    with pytest.raises(ranks.RankError, match=r"did not finish in 0\.1 s"):
+        ranks.run_ranks("sparsewire.lab.jobs:train", {}, [ranks.Place()] * 2, limit=0.1)
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_ctrl_c_ends_the_ranks(started, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ranks, "_listen", interrupt)
+    assert main(["demo"]) == 130
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_the_demo_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(measure, "has", lambda package: package != "sklearn")
+    assert main(["demo"]) == 2
+    assert "pip install scikit-learn" in capsys.readouterr().err

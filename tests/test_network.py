@@ -1,0 +1,71 @@
+"""The benchmark on slow links, at its smallest: namespaces are made, ranks meet through them, nothing is left."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "network.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("network_benchmark", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def why_not(script) -> str | None:
+    """What stands in the way of a limited link here."""
+    problem = script.obstacle()
+    if problem:
+        return problem
+    try:
+        with script.network(1, "1mbit"):
+            return None
+    except Exception as error:
+        return str(error)
+
+
+def namespaces() -> str:
+    return subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.root
+def test_on_a_slow_link_compressed_steps_are_faster_than_plain_ones(script, tmp_path):
+    problem = why_not(script)
+    if problem:
+        pytest.skip(problem)
+    before = namespaces()
+    command = [sys.executable, str(SCRIPT), "--rate", "1mbit", "--ranks", "2", "--model-size", "tiny"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([*command, "--json", str(tmp_path / "n.json")], capture_output=True, text=True,
+                          env=environment, timeout=100)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads((tmp_path / "n.json").read_text())
+    ours = found["arms"]["sparsewire"]
+    assert ours["times_fewer_bytes"] > 5 and ours["times_faster"] > 1
+    assert namespaces() == before
+
+
+def test_without_root_it_says_so(script, monkeypatch, capsys):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert script.main([]) == 77
+    assert "root" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rate", ["fast", "mbit", "0mbit", "1.5gbit"])
+def test_a_rate_that_is_none_is_refused(script, rate, capsys):
+    with pytest.raises(SystemExit):
+        script.main(["--rate", rate])
+    assert "is not a rate" in capsys.readouterr().err
