@@ -121,6 +121,25 @@ def recovers_from_overflow(stage: Stage, scheme: str, where: str, kind: str = "p
     run.link.detach()
 
 
+def follows_the_scale(stage: Stage) -> None:
+    """Residuals in a changing loss scale (powers of two) are those without one, times the scale, bit for bit."""
+    scheme = "topk(5%) | indices=rice | values=raw | memory=residual"
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.zeros(1))  # a scaler has no scale before its first use
+    plain, scaled = Run(stage, scheme=scheme), Run(stage, scheme=scheme, scaler=scaler)
+    for step, scale in enumerate([4.0, 8.0, 8.0, 0.5, 2.0]):
+        scaler.update(new_scale=scale)
+        for run, factor in ((plain, 1.0), (scaled, scale)):
+            run.model.zero_grad()
+            (_loss(stage, run.model, step) * factor).backward()
+        expected = {name: kept * scale for name, kept in plain.link.state_dict()["residuals"].items()}
+        got = scaled.link.state_dict()["residuals"]
+        assert all(same_bits(got[name], kept) for name, kept in expected.items())
+    assert any(kept.any() for kept in got.values())
+    plain.link.detach()
+    scaled.link.detach()
+
+
 def _loss(stage: Stage, model: nn.Module, step: int) -> torch.Tensor:
     stage.seed(step)
     inner = model.module

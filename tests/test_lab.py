@@ -12,7 +12,7 @@ import pytest
 from sparsewire.cli import main
 from sparsewire.lab import bench_train, demo, measure, ranks
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not measure.has("torch"), reason="torch is not installed")
 
 STAGES = {"select", "encode", "exchange", "decode", "accumulate"}
 
@@ -20,7 +20,8 @@ STAGES = {"select", "encode", "exchange", "decode", "accumulate"}
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """A short demo: its picture, its JSON and what it printed."""
-    pytest.importorskip("sklearn")
+    if not measure.has("sklearn"):
+        pytest.skip("scikit-learn is not installed")
     folder = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "sparsewire", "demo", "--steps", "30", "--hidden", "128"]
     command += ["-o", str(folder / "pictures" / "demo.png"), "--json", str(folder / "demo.json")]

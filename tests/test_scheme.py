@@ -138,7 +138,7 @@ WRONG = [
     ("topk(k=true)", "takes int"),
     ("topk(ratio=1%, k=3)", "not both"),
     ("threshold", "value or ratio"),
-    ("topk(1%", "should read"),
+    ("topk(1%", "brackets"),
     ("topk | rice", "should read"),
     ("topk |", "should read"),
     ("topk | values=deflate+qsgd", "only byte codecs"),

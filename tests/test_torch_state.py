@@ -87,3 +87,7 @@ def test_an_incomplete_set_is_refused_by_every_rank(ranks: Pool, tmp_path: Path,
 
 def test_files_of_different_steps_are_refused_by_every_rank(ranks: Pool, tmp_path: Path) -> None:
     ranks.play("state.refuses_mixed_steps", folder=str(tmp_path))
+
+
+def test_residuals_follow_the_loss_scale(ranks: Pool) -> None:
+    ranks.play("state.follows_the_scale")

@@ -2,8 +2,9 @@
 
     topk(ratio=0.01) | indices=rice | values=qsgd(bits=7)+deflate | memory=residual
 
-The selection comes first; the other slots follow in any order, each `slot=codec(settings)`; a slot that is not named
-has its default. Settings are numbers, percentages, true, false, none or names, by keyword or in their declared order.
+The selection comes first, or a preset's name; the other slots follow in any order, each `slot=codec(settings)`; a slot
+that is not named has its default. Settings are numbers, percentages, true, false, none or names, by keyword or in their
+declared order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from .contract import SLOTS, Codec, IndexCodec, Memory, Select, Transform
 from .contract import Exchange as ExchangeCodec
 from .errors import HeaderError, SchemeError
+from .presets import PRESETS, expand
 from .registry import find, find_wire, nearest
 from .values import Chain
 from .wire import Parameter, Record, Stage
@@ -30,7 +32,7 @@ DEFAULTS = {
     "memory": "residual",
     "exchange": "allgather",
 }
-_CALL = re.compile(r"(?P<name>[^\W\d]\w*)\s*(?:\((?P<settings>[^()]*)\))?\s*\Z")
+_CALL = re.compile(r"(?P<name>[^\W\d]\w*)\s*(?:\((?P<settings>.*)\))?\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,45 @@ def _fill(slots: Mapping[str, list[Codec]]) -> Scheme:
 
 @functools.lru_cache(maxsize=1024)
 def _from_string(spec: str) -> Scheme:
-    slots: dict[str, list[Codec]] = {}
-    for position, part in enumerate(spec.split("|")):
-        slot, stages = _split_slot(part.strip(), position, spec)
-        if slot in slots:
+    first, *others = _split(spec, "|", spec)
+    preset = _expand(first, spec)
+    given: dict[str, str] = {}
+    for position, part in enumerate(others if preset else [first, *others]):
+        slot, stages = _split_slot(part, position + bool(preset), spec)
+        if slot in given:
             raise SchemeError(f"{slot} is given twice in {spec!r}")
-        slots[slot] = [_parse_codec(slot, stage.strip(), spec) for stage in _split_stages(stages)]
-    return _fill(slots)
+        given[slot] = stages
+    return _fill({slot: _parse_stages(slot, stages, spec) for slot, stages in {**preset, **given}.items()})
+
+
+def _expand(part: str, spec: str) -> dict[str, str]:
+    """A preset's slots, if the scheme starts with one; the slots that follow it replace its own."""
+    match = _CALL.match(part)
+    if match is None or match["name"] not in PRESETS:
+        return {}
+    settings = dict(item.partition("=")[::2] for item in _split(match["settings"] or "", ",", spec) if item)
+    first, *others = _split(expand(match["name"], {k.strip(): v.strip() for k, v in settings.items()}), "|", spec)
+    return {"select": first, **dict(_split_slot(other, 1, spec) for other in others)}
+
+
+def _split(text: str, separator: str, spec: str) -> list[str]:
+    """The parts between separators that stand outside all brackets."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            break
+        if sign == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    if depth:
+        raise SchemeError(f"the brackets in {spec!r} do not match")
+    return [part.strip() for part in parts]
+
+
+def _parse_stages(slot: str, stages: str, spec: str) -> list[Codec]:
+    return [_parse_codec(slot, stage, spec) for stage in _split(stages, "+", spec)]
 
 
 def _split_slot(part: str, position: int, spec: str) -> tuple[str, str]:
@@ -127,17 +161,12 @@ def _split_slot(part: str, position: int, spec: str) -> tuple[str, str]:
     return slot, stages
 
 
-def _split_stages(stages: str) -> list[str]:
-    """Splits at '+', but not within brackets (1e+3)."""
-    return re.split(r"\+(?![^()]*\))", stages)
-
-
 def _parse_codec(slot: str, call: str, spec: str) -> Codec:
     match = _CALL.match(call)
     if match is None:
         raise SchemeError(f"{call!r} in {spec!r} should read name or name(setting=value, …)")
     positional, named = [], {}
-    for item in filter(None, (item.strip() for item in (match["settings"] or "").split(","))):
+    for item in filter(None, _split(match["settings"] or "", ",", spec)):
         key, equals, value = item.partition("=")
         if equals:
             named[key.strip()] = _parse_value(value.strip(), match["name"])

@@ -85,7 +85,7 @@ class Child:
     def complaint(self) -> str:
         """The last line that it wrote to its standard error, or how it ended: a crash says nothing."""
         lines = self._errors.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit status {self._process.wait()}"
+        return lines[-1].removeprefix(f"[rank{self.rank}]: ") if lines else f"exit status {self._process.wait()}"
 
     def end(self) -> None:
         self._process.kill()

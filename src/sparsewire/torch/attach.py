@@ -6,7 +6,7 @@ import datetime
 import fnmatch
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,6 +37,7 @@ def attach(
     exclude: Iterable[str] | Callable[[str, torch.nn.Parameter], bool] = (),
     warmup_steps: int = 0,
     ratio_schedule: Schedule | None = None,
+    scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
     on_step: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
@@ -49,6 +50,7 @@ def attach(
         name and parameter is true), travel dense, all in one all_reduce.
     warmup_steps: dense steps at the beginning. ratio_schedule: a function of the step after them, or (until, ratio)
         pairs such as `dgc_schedule` gives; None or beyond the last pair: the scheme's own ratio.
+    scaler: the GradScaler that the loss goes through, if one does: residuals then follow its scale as it changes.
     seed: for everything random. on_step: called after each step with a dict, on the courier's thread.
     timeout: seconds that a collective may wait for a rank; by default as long as the model's own process group.
     """
@@ -59,7 +61,7 @@ def attach(
     socket = _socket(model)
     named = dict(model.module.named_parameters())
     plan = Plan(read_scheme(scheme), warmup_steps, ratio_schedule)
-    settings = Settings(plan, _excluded(named, exclude), dense_below, select_per == "bucket", seed, on_step)
+    settings = Settings(plan, _excluded(named, exclude), dense_below, select_per == "bucket", seed, on_step, scaler)
     comm, close = _communicator(model.process_group, timeout)
     try:
         _agree(comm, settings, named)
@@ -96,12 +98,13 @@ def _excluded(
 def _communicator(group: dist.ProcessGroup, timeout: float | None) -> tuple[Communicator, Callable[[bool], None]]:
     """A process group of the courier's own, and how to end it: collectives of two threads must not mix."""
     ranks = dist.get_process_group_ranks(group)
-    with _own_name(group):
+    part = len(ranks) < dist.get_world_size()
+    with _own_name(group) if part else nullcontext():
         own = dist.new_group(
             ranks,
             timeout=datetime.timedelta(seconds=timeout) if timeout else _timeout_of(group),
             backend=dist.get_backend(group),
-            use_local_synchronization=len(ranks) < dist.get_world_size(),
+            use_local_synchronization=part,
         )
     comm = TorchCommunicator(own)
 

@@ -66,8 +66,8 @@ def _mine(folder: Path, link: Link) -> State:
 def deal(states: Sequence[State], size: int) -> list[State]:
     """All ranks' states as those of `size` ranks; the sum of the residuals stays.
 
-    >>> old = [{"rank": r, "world_size": 3, "step": 7, "residuals": {"w": torch.ones(2)}, "sparse_residuals": {}}
-    ...        for r in range(3)]
+    >>> facts = {"world_size": 3, "step": 7, "scale": 1.0, "sparse_residuals": {}}
+    >>> old = [{"rank": rank, "residuals": {"w": torch.ones(2)}, **facts} for rank in range(3)]
     >>> [new["residuals"]["w"].tolist() for new in deal(old, 2)]
     [[2.0, 2.0], [1.0, 1.0]]
     """

@@ -61,6 +61,7 @@ class Settings:
     by_bucket: bool = False
     seed: int = 0
     on_step: Callable[[dict[str, Any]], None] | None = None
+    scaler: torch.amp.GradScaler | None = None
 
 
 class Link:
@@ -78,6 +79,7 @@ class Link:
         self._opened: list[Opened] = []
         self._aside: list[tuple[Array, Array]] = []
         self._bytes_dense = 0
+        self._scale = settings.scaler.get_scale() if settings.scaler is not None else 1.0
         self._courier: Courier[Bucket] = Courier(self._work, "sparsewire-courier")
         socket.link = self
 
@@ -100,6 +102,7 @@ class Link:
             "version": STATE_VERSION,
             "scheme": str(self.settings.plan.scheme),
             "step": self.step,
+            "scale": self._scale,
             "rank": self.comm.rank,
             "world_size": self.comm.size,
             "residuals": {name: torch.tensor(kept) for name, kept in self._residuals.dense.items()},
@@ -111,7 +114,7 @@ class Link:
         self._check_state(state)
         sparse = {name: sparse_from(kept) for name, kept in state["sparse_residuals"].items()}
         self._residuals.replace({name: kept.cpu().numpy() for name, kept in state["residuals"].items()}, sparse)
-        self.step = int(state["step"])
+        self.step, self._scale = int(state["step"]), float(state["scale"])
 
     def detach(self) -> None:
         """Ends the courier; from now on the model's gradients are averaged dense, as without a link."""
@@ -158,6 +161,8 @@ class Link:
     def _handle(self, parcel: Parcel[Bucket]) -> None:
         bucket = parcel.task
         plan = self.settings.plan.at(self.step)
+        if self.settings.scaler is not None and not self._opened:
+            self._follow(self.settings.scaler.get_scale())
         self._bytes_dense += bucket.dense_bytes
         if bucket.is_sparse:
             self._opened.append(self._exchange_sparse(parcel, plan or LOSSLESS))
@@ -167,6 +172,12 @@ class Link:
             self._opened.append(self._exchange(parcel, plan))
         if bucket.is_last:
             self._finish(plan)
+
+    def _follow(self, scale: float) -> None:
+        """Residuals are in the loss's scale, so they change with it (by powers of two: exactly)."""
+        if scale != self._scale:
+            self._residuals.multiply(scale / self._scale)
+            self._scale = scale
 
     def _average_dense(self, parcel: Parcel[Bucket]) -> Opened:
         flat = self._hosts.take(parcel.task)

@@ -46,6 +46,15 @@ class Residuals:
         self._joined = {kept: array for kept, array in self._joined.items() if self._current(kept, array)}
         return joined
 
+    def multiply(self, factor: float) -> None:
+        """All of them, in place."""
+        for kept in self.dense.values():
+            kept *= kept.dtype.type(factor)
+        self.sparse = {
+            name: Sparse(kept.indices, kept.work_values * factor, kept.shape, kept.dtype)
+            for name, kept in self.sparse.items()
+        }
+
     def replace(self, dense: Mapping[str, Array], sparse: Mapping[str, Sparse]) -> None:
         """Takes over a saved state."""
         self.dense = {name: np.array(array).reshape(-1) for name, array in dense.items()}

@@ -15,8 +15,8 @@ namespace {
 template <class T, class Index>
 class Chosen {
  public:
-  // One more than asked for, as the filter writes before it knows whether to keep.
-  explicit Chosen(size_t size) : indices_(size + 1), values_(size + 1), wanted_(size) {}
+  // More than asked for, as the filter writes before it knows whether to keep.
+  explicit Chosen(size_t size) : indices_(size + kVector), values_(size + kVector), wanted_(size) {}
   bool full() const { return size_ == wanted_; }
   void clear() { size_ = 0; }
 
@@ -32,9 +32,22 @@ class Chosen {
   }
 
  private:
+  // As many at a time as surely fit, while they are worth a call.
+  size_t take_vectors(const int32_t* indices, const T* values, size_t n, size_t base, Bits<T> floor) {
+    size_t at = 0;
+#if defined(__x86_64__)
+    if constexpr (sizeof(T) == 4 && sizeof(Index) == 4)
+      for (size_t some; isa() != Isa::plain && (some = std::min(n - at, wanted_ - size_)) >= 4 * kVector; at += some)
+        size_ += filter_avx2(indices + at, values + at, some, static_cast<int32_t>(base), floor,
+                             indices_.data() + size_, values_.data() + size_);
+#endif
+    return at;
+  }
+
   void take(const int32_t* indices, const T* values, size_t n, size_t base, Bits<T> floor) {
+    const size_t start = take_vectors(indices, values, n, base, floor);
     size_t size = size_;
-    for (size_t i = 0; i < n && size < wanted_; ++i) {
+    for (size_t i = start; i < n && size < wanted_; ++i) {
       indices_.data()[size] = static_cast<Index>(base + indices[i]);
       values_.data()[size] = values[i];
       size += magnitude(values[i]) > floor;
@@ -80,13 +93,13 @@ template <class T>
 size_t keep_hits(const Hits<T>& hits, Bits<T> low, Bits<T> high, T* out) {
   size_t size = 0;
   for (const auto& part : hits.parts)
-    size += keep(part.values, part.size, low, high, out + size, hits.size - size);
+    size += keep_listed(part.values, part.size, low, high, out + size);
   return size;
 }
 
 template <class T, class Index>
 void take_largest(const Hits<T>& hits, const Bracket<T>& bracket, size_t k, Chosen<T, Index>& out) {
-  T* rest = workspace<T>().rest.take(hits.size);
+  T* rest = workspace<T>().rest.take(hits.size + kVector);
   Range<T> range{bracket.floor() + 1, bracket.high, k};
   size_t size = keep_hits(hits, range.low, range.high, rest);
   const size_t above = hits.size - size;

@@ -11,7 +11,7 @@ namespace {
 
 typedef uint64_t Vector __attribute__((vector_size(32)));
 
-constexpr size_t kVectors = 8;  // that are loaded at once, as many as leave registers for the rest
+constexpr size_t kVectors = 4;  // that are loaded at once: with more, sums and magnitudes do not fit the registers
 
 AVX2 SPARSEWIRE_INLINE __m256i load(const float* x) { return _mm256_castps_si256(_mm256_loadu_ps(x)); }
 AVX2 SPARSEWIRE_INLINE __m256i load(const double* x) { return _mm256_castpd_si256(_mm256_loadu_pd(x)); }
@@ -29,7 +29,7 @@ AVX2 SPARSEWIRE_INLINE bool finite(__m256i most) {
   const __m256i limit = sizeof(T) == 4 ? _mm256_set1_epi32(kInfinity<float> - 1)
                                        : _mm256_set1_epi64x((kInfinity<double> - 1) | 0x7FFFFFFF);
   const __m256i beyond = _mm256_cmpgt_epi32(most, limit);
-  return _mm256_testz_si256(beyond, beyond);
+  return _mm256_movemask_epi8(beyond) == 0;
 }
 
 // The magnitudes of the next vectors, which Mode::add also stores.
@@ -61,10 +61,12 @@ AVX2 SPARSEWIRE_INLINE uint64_t mark32(const __m256i* bits, __m256i floor) {
 
 template <Mode kMode>
 AVX2 SPARSEWIRE_INLINE uint64_t mark(float* residual, const float* x, int32_t floor, Saved<float>* saved) {
-  __m256i bits[kVectors];
-  magnitudes<kMode>(residual, x, saved, bits);
+  __m256i low[kVectors], high[kVectors];
   const __m256i floors = _mm256_set1_epi32(floor);
-  return mark32(bits, floors) | mark32(bits + 4, floors) << 32;
+  magnitudes<kMode>(residual, x, saved, low);
+  const uint64_t word = mark32(low, floors);
+  magnitudes<kMode>(residual + 32, x + 32, saved, high);
+  return word | mark32(high, floors) << 32;
 }
 
 template <Mode kMode>
@@ -89,9 +91,68 @@ AVX2 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor
   return list<T, kMode>(words, residual, x, n, first, floor, indices, values, saved);
 }
 
+// For each set of lanes, which lane goes where to close the gaps.
+struct Orders {
+  uint8_t lanes[256][kVector] = {};
+  constexpr Orders() {
+    for (int set = 0; set < 256; ++set)
+      for (int lane = 0, to = 0; lane < 8; ++lane)
+        if (set >> lane & 1) lanes[set][to++] = static_cast<uint8_t>(lane);
+  }
+};
+constexpr Orders kOrders;
+
+AVX2 SPARSEWIRE_INLINE void put(__m256i values, unsigned set, void* out) {
+  const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kOrders.lanes[set]));
+  const __m256i closed = _mm256_permutevar8x32_epi32(values, _mm256_cvtepu8_epi32(lanes));
+  _mm256_storeu_si256(static_cast<__m256i*>(out), closed);
+}
+
+AVX2 SPARSEWIRE_INLINE unsigned set_of(__m256i lanes) { return _mm256_movemask_ps(_mm256_castsi256_ps(lanes)); }
+
 AVX2 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
 
 }  // namespace
+
+AVX2 size_t keep_avx2(const float* x, size_t n, int32_t low, int32_t high, float* out) {
+  const __m256i mask = _mm256_set1_epi32(kMaxBits<float>);
+  const __m256i lows = _mm256_set1_epi32(low), highs = _mm256_set1_epi32(high);
+  size_t i = 0, size = 0;
+  for (; i + kVector <= n; i += kVector) {
+    const __m256i bits = _mm256_and_si256(load(x + i), mask);
+    const __m256i outside = _mm256_or_si256(_mm256_cmpgt_epi32(lows, bits), _mm256_cmpgt_epi32(bits, highs));
+    const unsigned set = set_of(outside) ^ 255;
+    put(bits, set, out + size);
+    size += __builtin_popcount(set);
+  }
+  for (; i < n; ++i) {
+    const int32_t bits = magnitude(x[i]);
+    std::memcpy(out + size, &bits, sizeof bits);
+    size += (bits >= low) & (bits <= high);
+  }
+  return size;
+}
+
+AVX2 size_t filter_avx2(const int32_t* indices, const float* values, size_t n, int32_t base, int32_t floor,
+                        int32_t* out_indices, float* out_values) {
+  const __m256i mask = _mm256_set1_epi32(kMaxBits<float>);
+  const __m256i floors = _mm256_set1_epi32(floor), bases = _mm256_set1_epi32(base);
+  size_t i = 0, size = 0;
+  for (; i + kVector <= n; i += kVector) {
+    const __m256i value = load(values + i);
+    const __m256i index = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(indices + i));
+    const unsigned set = set_of(_mm256_cmpgt_epi32(_mm256_and_si256(value, mask), floors));
+    put(_mm256_add_epi32(index, bases), set, out_indices + size);
+    put(value, set, out_values + size);
+    size += __builtin_popcount(set);
+  }
+  for (; i < n; ++i) {
+    out_indices[size] = base + indices[i];
+    out_values[size] = values[i];
+    size += magnitude(values[i]) > floor;
+  }
+  return size;
+}
 
 const Scans avx2_scans = {
     {scan<float, Mode::list>, scan<float, Mode::add>, scan<float, Mode::sum>},

@@ -43,6 +43,16 @@ size_t keep(const T* x, size_t n, Bits<T> low, Bits<T> high, T* out, size_t capa
   return size;
 }
 
+// The same for a list of this thread's own, with room for kVector more at `out`.
+template <class T>
+size_t keep_listed(const T* x, size_t n, Bits<T> low, Bits<T> high, T* out) {
+#if defined(__x86_64__)
+  if constexpr (sizeof(T) == 4)
+    if (isa() != Isa::plain) return keep_avx2(x, n, low, high, out);
+#endif
+  return keep(x, n, low, high, out, n);
+}
+
 // The position after the last of the edge's ties, or n if some lie beyond; takes those found off the edge.
 template <class T>
 size_t end_of_ties(const T* x, size_t n, Edge<T>& edge) {
@@ -84,8 +94,8 @@ size_t narrow(const T* x, size_t n, Range<T>& range) {
 template <class T>
 Edge<T> select_within(T* x, size_t n, Range<T> range) {
   while (range.low < range.high) {
-    const size_t left = narrow(x, n, range);
-    n = keep(x, n, range.low, range.high, x, left);
+    narrow(x, n, range);
+    n = keep_listed(x, n, range.low, range.high, x);
   }
   return {range.low, range.rank};
 }

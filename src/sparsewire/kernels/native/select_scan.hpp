@@ -79,7 +79,14 @@ struct Scans {
 extern const Scans plain_scans;
 #if defined(__x86_64__)
 extern const Scans avx2_scans, avx512_scans;
+
+// Whole vectors at a time, for lists that no other thread can change: they write up to kVector entries behind the end.
+// The magnitudes in low … high, for which `out` may be x itself; the entries with magnitude > floor, moved by `base`.
+size_t keep_avx2(const float* x, size_t n, int32_t low, int32_t high, float* out);
+size_t filter_avx2(const int32_t* indices, const float* values, size_t n, int32_t base, int32_t floor,
+                   int32_t* out_indices, float* out_values);
 #endif
+constexpr size_t kVector = 8;
 
 // Takes the lowest bit off the word; without one, writes what will be overwritten.
 template <Mode kMode, class T>
