@@ -136,6 +136,13 @@ def rice_decode_args(args: Args) -> Args:
     return *reference.rice_encode(gaps, block), gaps.size, block, gaps.dtype == np.uint64
 
 
+def walks(seed: int, size: int) -> np.ndarray:
+    """Numbers below 64 that mostly stay near each other."""
+    rng = np.random.default_rng(seed)
+    steps = np.cumsum(rng.integers(-1, 2, size)) + rng.integers(0, 64) * (rng.random(size) < 0.1)
+    return np.clip(steps + 20, 0, 63).astype(np.uint8)
+
+
 rice_args = st.tuples(gap_lists(), st.sampled_from([8, 64, 1024]))
 
 # What encoders and selections are given.
@@ -148,6 +155,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),
     "pack_bits": pack_bits_args(),
+    "pack_deltas": st.tuples(st.builds(walks, seeds, sizes)),
     "pack_uneven": pack_uneven_args(),
     "permute": permute_args(),
     "quantize": quantize_args(),
@@ -171,5 +179,6 @@ READERS: dict[str, st.SearchStrategy[Args]] = {
     "huffman_decode": gap_lists().map(huffman_parts).map(lambda p: (reference.huffman_encode(*p), p[1], p[0].size)),
     "rice_decode": rice_args.map(rice_decode_args),
     "unpack_bits": unpack_bits_args(),
+    "unpack_deltas": st.builds(walks, seeds, sizes).map(lambda w: (reference.pack_deltas(w), w.size)),
     "unpack_uneven": pack_uneven_args().map(lambda a: (reference.pack_uneven(*a), a[1])),
 }

@@ -22,7 +22,7 @@ def rice_body(values: Array, block: int) -> bytes:
     if not values.size:
         return b""
     parameters, low, unary = kernels.rice_encode(values, block)
-    packed = _pack_parameters(parameters)
+    packed = kernels.pack_deltas(parameters)
     return join(varint(packed.size), packed, low, unary)
 
 
@@ -31,32 +31,11 @@ def read_rice_body(body: memoryview, count: int, block: int, wide: bool) -> Arra
     return kernels.rice_decode(parameters, low, unary, count, block, wide)
 
 
-def _pack_parameters(parameters: Bytes) -> Bytes:
-    change = np.diff(parameters.astype(np.int64), prepend=0)
-    folded = np.where(change < 0, -2 * change - 1, 2 * change)
-    ends = np.cumsum(folded + 1) - 1
-    return kernels.bitmap(ends, int(ends[-1]) + 1)
-
-
-def _unpack_parameters(packed: Bytes, blocks: int) -> Bytes:
-    bits = 8 * packed.size
-    if blocks > bits:
-        raise ValueError(f"{blocks} Rice parameters do not fit {packed.size} bytes")
-    ends = kernels.from_bitmap(packed, bits, blocks).astype(np.int64)
-    if (ends[-1] + 8) // 8 != packed.size:
-        raise ValueError("the Rice parameters end early")
-    folded = np.diff(ends, prepend=-1) - 1
-    parameters = np.cumsum(np.where(folded & 1, -(folded + 1) // 2, folded // 2))
-    if parameters.min() < 0 or parameters.max() > 63:
-        raise ValueError("a Rice parameter is out of range")
-    return parameters.astype(np.uint8)
-
-
 def _streams(body: memoryview, count: int, block: int) -> tuple[Bytes, Bytes, Bytes]:
     reader = Reader(body)
     if count == 0:
         return reader.bytes(0), reader.bytes(0), reader.rest()
-    parameters = _unpack_parameters(reader.bytes(reader.varint()), -(-count // block))
+    parameters = kernels.unpack_deltas(reader.bytes(reader.varint()), -(-count // block))
     last = count - block * (parameters.size - 1)
     low_bits = block * int(parameters[:-1].sum(dtype=np.int64)) + last * int(parameters[-1])
     return parameters, reader.bytes((low_bits + 7) // 8), reader.rest()

@@ -32,6 +32,7 @@ from .reference import (
     huffman_encode,
     index_dtype,
     pack_bits,
+    pack_deltas,
     pack_uneven,
     permute,
     quantize,
@@ -45,6 +46,7 @@ from .reference import (
     topk_add,
     topk_sum,
     unpack_bits,
+    unpack_deltas,
     unpack_uneven,
 )
 
