@@ -56,7 +56,7 @@ HELPERS = {"elias_fano_width", "huffman_codes", "index_dtype", "magnitude_bits",
 CONTRACT = sorted(
     name
     for name, function in vars(reference).items()
-    if getattr(function, "__module__", "") == reference.__name__ and not name.startswith("_") and name not in HELPERS
+    if getattr(function, "__module__", "").startswith(f"{reference.__name__}.") and name not in HELPERS
 )
 
 threads = int(os.environ.get("SPARSEWIRE_THREADS", "1"))

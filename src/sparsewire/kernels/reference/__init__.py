@@ -1,0 +1,35 @@
+"""The kernels in NumPy: readable, the oracle for the native ones, and what runs where there is no compiler.
+
+The contract, for both:
+- dense arrays are one-dimensional, contiguous float32 or float64; magnitudes are compared as integers (the bits of
+  |x|), so that NaN is larger than inf and both are larger than any number;
+- index arrays are ascending and unique, int32 where every index fits and int64 otherwise (`index_dtype`);
+- bits are packed least significant first, and the bits after the last are zero;
+- data that cannot have come from the encoder raises `ValueError`, before more memory is taken than `count` asks for.
+"""
+
+from .base import Array, Bytes, index_dtype
+from .bits import (
+    bitmap,
+    from_bitmap,
+    from_gaps,
+    from_run_lengths,
+    gaps,
+    pack_bits,
+    pack_uneven,
+    run_lengths,
+    unpack_bits,
+    unpack_uneven,
+)
+from .dense import accumulate, add_finite, all_finite, magnitude_bits, scatter, threshold, topk, topk_add, topk_sum
+from .huffman import HUFFMAN_MAX_LENGTH, huffman_codes, huffman_decode, huffman_encode
+from .quantize import GOLDEN, dequantize, mix64, permute, quantize, random_bits
+from .rice import (
+    elias_fano_decode,
+    elias_fano_encode,
+    elias_fano_width,
+    pack_deltas,
+    rice_decode,
+    rice_encode,
+    unpack_deltas,
+)

@@ -1,0 +1,88 @@
+"""Dense-sized work: selection and accumulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .base import Array, index_dtype
+
+
+def magnitude_bits(x: Array) -> Array:
+    """|x| as an unsigned integer that orders like the magnitude."""
+    unsigned = np.dtype(f"u{x.dtype.itemsize}")
+    return x.view(unsigned) & unsigned.type(2 ** (8 * x.dtype.itemsize - 1) - 1)
+
+
+def topk(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
+    """The k entries of largest magnitude, ties to the lowest index: (indices ascending, values)."""
+    if not 0 <= k <= x.size:
+        raise ValueError(f"k must lie in 0…{x.size}, not {k}")
+    if k == 0:
+        return np.empty(0, index_dtype(x.size)), np.empty(0, x.dtype)
+    bits = magnitude_bits(x)
+    edge = np.partition(bits, x.size - k)[x.size - k]
+    chosen = bits > edge
+    ties = np.flatnonzero(bits == edge)[: k - np.count_nonzero(chosen)]
+    chosen[ties] = True
+    return _gather(x, np.flatnonzero(chosen))
+
+
+def topk_add(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
+    """`topk` of residual + x, which goes into the residual, except where it is not finite: there the old one stays."""
+    chosen = topk_sum(residual, x, k)
+    add_finite(residual, x)
+    return chosen
+
+
+def add_finite(residual: Array, x: Array) -> None:
+    """`residual += x`, except where the sum is not finite: there the residual stays as it was."""
+    with np.errstate(all="ignore"):
+        total = residual + x
+    np.copyto(residual, total, where=np.isfinite(total))
+
+
+def topk_sum(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
+    """`topk` of residual + x, which both stay as they are."""
+    with np.errstate(all="ignore"):
+        return topk(residual + x, k)
+
+
+def threshold(x: Array, low: float, threads: int = 1) -> tuple[Array, Array]:
+    """All entries with |x| ≥ low, NaN included: (indices ascending, values)."""
+    if not low >= 0:
+        raise ValueError(f"a threshold is a number ≥ 0, not {low}")
+    with np.errstate(over="ignore"):
+        edge = magnitude_bits(np.array([low]).astype(x.dtype))[0]
+    return _gather(x, np.flatnonzero(magnitude_bits(x) >= edge))
+
+
+def all_finite(x: Array, threads: int = 1) -> bool:
+    """Whether no entry is NaN or infinite."""
+    return bool(np.isfinite(x).all())
+
+
+def scatter(out: Array, indices: Array, values: Array) -> None:
+    """out[indices] = values; the indices ascend and lie within out."""
+    if indices.size != values.size or (indices.size and not 0 <= indices[0] <= indices[-1] < out.size):
+        raise ValueError("the entries do not fit the output")
+    if not (indices[1:] > indices[:-1]).all():
+        raise ValueError("the indices do not ascend")
+    out[indices] = values
+
+
+def accumulate(out: Array, parts: Sequence[tuple[Array, Array]], scale: float, threads: int = 1) -> None:
+    """out = Σ over the parts, in their order, of scale × values at indices; everything else is zero."""
+    for indices, values in parts:
+        if indices.size != values.size or (indices.size and not 0 <= indices[0] <= indices[-1] < out.size):
+            raise ValueError("a part does not fit the output")
+        if not (indices[1:] > indices[:-1]).all():
+            raise ValueError("a part's indices do not ascend")
+    out.fill(0)
+    for indices, values in parts:
+        out[indices] += values * out.dtype.type(scale)
+
+
+def _gather(x: Array, positions: Array) -> tuple[Array, Array]:
+    return positions.astype(index_dtype(x.size)), x[positions]

@@ -1,0 +1,59 @@
+"""Canonical Huffman codes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import Bytes
+from .bits import pack_uneven
+
+HUFFMAN_MAX_LENGTH = 12
+
+
+def huffman_codes(lengths: Bytes) -> NDArray[np.uint32]:
+    """Canonical codes, shorter first, then by symbol; bit-reversed, as bits are packed from the least significant.
+
+    The lengths must fill the code space exactly; a single symbol of length 1 is allowed too.
+    """
+    used = np.flatnonzero(lengths)
+    space = int(np.sum(2 ** (HUFFMAN_MAX_LENGTH - lengths[used].astype(np.int64))))
+    if lengths.size > 256 or (used.size and lengths.max() > HUFFMAN_MAX_LENGTH):
+        raise ValueError("Huffman lengths are out of range")
+    if space != 2**HUFFMAN_MAX_LENGTH and not (used.size == 1 and lengths[used[0]] == 1) and used.size:
+        raise ValueError("Huffman lengths do not form a code")
+    codes, code, last = np.zeros(lengths.size, np.uint32), 0, 0
+    for symbol in sorted(used.tolist(), key=lambda s: (lengths[s], s)):
+        code <<= int(lengths[symbol]) - last
+        last = int(lengths[symbol])
+        codes[symbol] = int(f"{code:0{last}b}"[::-1], 2)
+        code += 1
+    return codes
+
+
+def huffman_encode(symbols: Bytes, lengths: Bytes) -> Bytes:
+    """The codes of the symbols, one after the other. Every symbol must have a length."""
+    codes = huffman_codes(lengths)
+    if symbols.size and (symbols.max() >= lengths.size or not lengths[symbols].all()):
+        raise ValueError("a symbol has no Huffman code")
+    return pack_uneven(codes[symbols], lengths[symbols])
+
+
+def huffman_decode(data: Bytes, lengths: Bytes, count: int) -> Bytes:
+    codes = huffman_codes(lengths)
+    symbol_of = {(int(n), int(c)): s for s, (n, c) in enumerate(zip(lengths, codes, strict=True)) if n}
+    bits = np.unpackbits(data, bitorder="little").tolist()
+    if count > len(bits):
+        raise ValueError("the Huffman stream is too short")
+    out, position = np.empty(count, np.uint8), 0
+    for i in range(count):
+        code = length = 0
+        while (length, code) not in symbol_of:
+            if position >= len(bits) or length == HUFFMAN_MAX_LENGTH:
+                raise ValueError("the Huffman stream is too short or holds an unknown code")
+            code |= bits[position] << length
+            length, position = length + 1, position + 1
+        out[i] = symbol_of[length, code]
+    if data.size != (position + 7) // 8:
+        raise ValueError("the Huffman stream is too long")
+    return out
