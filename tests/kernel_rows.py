@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from strategies import KINDS, make, supports
 
-from sparsewire.indices.huffman import huffman_lengths
-from sparsewire.kernels import reference
+from sparsewire.kernels import huffman_lengths, reference
 
 Args = tuple[Any, ...]
 EDGES = [0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 512, 513, 1023, 1024, 1025]
@@ -131,6 +130,26 @@ def permute_args(draw: st.DrawFn) -> Args:
     return ids, numel, draw(keys)
 
 
+@st.composite
+def bloom_args(draw: st.DrawFn) -> Args:
+    """Ids and a filter's measures: classic (no words) or blocked."""
+    ids, numel = draw(supports(most=5003).filter(lambda pair: pair[1] > 0))
+    words = draw(st.integers(0, 8))
+    bits = draw(st.integers(1, 3000)) if not words else 64 * words * draw(st.integers(1, min(9, numel)))
+    return ids, numel, bits, draw(st.integers(1, 32)), words, draw(st.integers(0, 2**63))
+
+
+def bloom_positives_args(args: Args) -> Args:
+    return reference.bloom_build(*args), *args[1:], args[1]
+
+
+@st.composite
+def bloom_conflicts_args(draw: st.DrawFn) -> Args:
+    args = draw(bloom_args())
+    positives = reference.bloom_positives(*bloom_positives_args(args))
+    return positives, *args[1:], draw(st.integers(0, positives.size))
+
+
 def rice_decode_args(args: Args) -> Args:
     gaps, block = args
     return *reference.rice_encode(gaps, block), gaps.size, block, gaps.dtype == np.uint64
@@ -143,6 +162,65 @@ def walks(seed: int, size: int) -> np.ndarray:
     return np.clip(steps + 20, 0, 63).astype(np.uint8)
 
 
+@st.composite
+def knot_args(draw: st.DrawFn) -> Args:
+    """A sorted curve below 1, how many segments, how many points one has at least."""
+    size = draw(st.sampled_from([n for n in EDGES if n]))
+    curve = np.sort(np.abs(make(draw(st.sampled_from(KINDS)), size, "float64", draw(seeds))))[::-1].copy()
+    return curve / max(1.0, float(curve[0])), draw(st.integers(1, 20)), draw(st.integers(1, 16))
+
+
+@st.composite
+def poly_args(draw: st.DrawFn) -> Args:
+    args = draw(knot_args())
+    return args[0], reference.chord_knots(*args), draw(st.integers(0, 15))
+
+
+def poly_eval_args(args: Args) -> Args:
+    return reference.poly_fit(*args), args[1]
+
+
+@st.composite
+def lattice_args(draw: st.DrawFn) -> Args:
+    x = draw(dense())
+    return x, draw(st.sampled_from([0.0, 1e-40, 0.25, 1.5])), draw(st.sampled_from([1e-30, 1.0, 64.0, 1e5, 1e44]))
+
+
+def to_codes(args: Args) -> np.ndarray:
+    return reference.lattice_cells(args[0], args[1], min(args[2], 64.0))[0]
+
+
+@st.composite
+def split_args(draw: st.DrawFn) -> Args:
+    codes = to_codes(draw(lattice_args()))
+    return codes, draw(st.integers(0, 8)), draw(st.integers(0, 3)), draw(st.integers(-1, 2))
+
+
+def join_args(args: Args) -> Args:
+    _, shift, precision, signs = args
+    kinds = np.arange(254) >> (signs == 2)
+    below = np.minimum(np.maximum(0, (kinds >> precision) - 1), 22 - shift)
+    lowest = np.append([-1, -2], np.minimum((kinds - (below << precision)) << below + shift, 2**22))
+    widths = np.append([0, 0], below + shift + (signs == 1)).astype(np.uint8)
+    return *reference.lattice_split(*args), lowest.astype(np.int32), widths, signs
+
+
+@st.composite
+def points_args(draw: st.DrawFn) -> Args:
+    args = draw(lattice_args())
+    offsets = np.random.default_rng(draw(seeds)).integers(0, 256, draw(st.integers(1, 17)), dtype=np.uint8)
+    start, unit, limit = (draw(st.sampled_from(some)) for some in ([0.0, 1e-40, 1.5], [1e-40, 0.01, 1e30], [9.0, 3e38]))
+    return np.zeros_like(args[0]), to_codes(args), start, unit, offsets, limit
+
+
+@st.composite
+def rans_args(draw: st.DrawFn) -> Args:
+    """Symbols and frequencies that add up to 4096, now and then all for one."""
+    rng, kinds = np.random.default_rng(draw(seeds)), draw(st.sampled_from([1, 2, 3, 40, 256]))
+    shares = rng.multinomial(4096 - kinds, rng.dirichlet(np.full(kinds, 0.3))) + 1
+    return rng.choice(kinds, draw(dense_sizes), p=shares / 4096).astype(np.uint8), shares.astype(np.uint32)
+
+
 rice_args = st.tuples(gap_lists(), st.sampled_from([8, 64, 1024]))
 
 # What encoders and selections are given.
@@ -151,14 +229,23 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "add_finite": topk_add_args().map(lambda args: args[:2]),
     "all_finite": st.tuples(dense()),
     "bitmap": small_supports,
+    "bloom_build": bloom_args(),
+    "bloom_conflicts": bloom_conflicts_args(),
+    "chord_knots": knot_args(),
     "elias_fano_encode": supports(),
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),
+    "lattice_cells": lattice_args(),
+    "lattice_points": points_args(),
+    "lattice_scan": st.tuples(dense()),
+    "lattice_split": split_args(),
     "pack_bits": pack_bits_args(),
     "pack_deltas": st.tuples(st.builds(walks, seeds, sizes)),
     "pack_uneven": pack_uneven_args(),
     "permute": permute_args(),
+    "poly_fit": poly_args(),
     "quantize": quantize_args(),
+    "rans_encode": rans_args(),
     "random_bits": st.tuples(keys, keys, sizes),
     "rice_encode": rice_args,
     "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
@@ -171,12 +258,16 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
 
 # What decoders are given: what an encoder wrote.
 READERS: dict[str, st.SearchStrategy[Args]] = {
+    "bloom_positives": bloom_args().map(bloom_positives_args),
     "dequantize": quantize_args().map(dequantize_args),
     "elias_fano_decode": supports().map(lambda s: (*reference.elias_fano_encode(*s), s[1], s[0].size)),
     "from_bitmap": small_supports.map(lambda s: (reference.bitmap(*s), s[1], s[0].size)),
     "from_gaps": supports().map(lambda s: (reference.gaps(s[0]), s[1])),
     "from_run_lengths": supports().map(lambda s: (*reference.run_lengths(s[0]), s[1], s[0].size)),
     "huffman_decode": gap_lists().map(huffman_parts).map(lambda p: (reference.huffman_encode(*p), p[1], p[0].size)),
+    "poly_eval": poly_args().map(poly_eval_args),
+    "lattice_join": split_args().map(join_args),
+    "rans_decode": rans_args().map(lambda a: (reference.rans_encode(*a), a[1], a[0].size)),
     "rice_decode": rice_args.map(rice_decode_args),
     "unpack_bits": unpack_bits_args(),
     "unpack_deltas": st.builds(walks, seeds, sizes).map(lambda w: (reference.pack_deltas(w), w.size)),

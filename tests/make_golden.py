@@ -30,6 +30,7 @@ def sparse(numel: int, dtype: str = "float32") -> sw.Sparse:
 
 PLAIN = numbers()
 WIDE = 2**40 + 5
+ODD = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
 # name: (scheme, input, dtype)
 RECIPES: dict[str, tuple[str, Any, str]] = {
     **{
@@ -40,6 +41,8 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
         f"values_{codec}": (f"topk(k=40) | indices=rice | values={codec}", PLAIN, "float32")
         for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd")
     },
+    "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
+    "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),
     "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano", PLAIN, "float32"),
     "select_threshold": ("threshold(value=0.75) | indices=huffman", PLAIN, "float32"),
     "select_nonzero": ("nonzero | indices=run_length | values=half", PLAIN, "float32"),
@@ -58,10 +61,43 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "no_entries": ("topk(k=0) | indices=run_length | values=half", PLAIN, "float32"),
     "not_finite": ("topk(k=5) | values=half", np.array([1, NAN, -INF, 4e9, -0.0, INF]), "float32"),
     "not_finite_qsgd": ("topk(k=5) | values=qsgd(3)", np.array([1, NAN, -INF, 4e9, -0.0, INF]), "float32"),
+    "quantile_3": ("topk(50%) | indices=bitmap | values=quantile(levels=3, split=false)", PLAIN, "float32"),
+    "quantile_not_finite": ("topk(k=5) | values=quantile(4)", np.array([1, NAN, -INF, 4e9, -0.0, INF]), "float64"),
+    "entropy_fine": ("topk(100%) | indices=bitmap | values=entropy(error=0.002)", PLAIN, "float32"),
+    "entropy_coarse": ("topk(100%) | indices=bitmap | values=entropy(error=0.4)", PLAIN, "bfloat16"),
+    "entropy_positive": ("topk(100%) | indices=bitmap | values=entropy", abs(PLAIN) + 1, "float64"),
+    "entropy_constant": ("topk(100%) | indices=bitmap | values=entropy", PLAIN * 0 - 0.75, "float32"),
+    "entropy_signs": ("topk(100%) | indices=bitmap | values=entropy", np.where(PLAIN < 0, -0.7, 0.75), "float32"),
+    "entropy_sign_only": ("topk(k=64) | indices=bitmap | values=entropy", (-1.0) ** np.arange(80) * 0.7, "float32"),
+    "entropy_few": ("topk(k=2) | values=entropy", PLAIN, "float16"),
+    "entropy_not_finite": ("topk(k=40) | values=entropy", np.append(PLAIN, [NAN, -INF, 4e9, INF]), "float32"),
     **{
         f"wide_{codec}": (f"nonzero | indices={codec}", sparse(WIDE), "float32")
         for codec in ("raw", "run_length", "huffman", "elias_fano", "rice", "best")
     },
+    **{
+        f"{codec}_{index}": (f"topk(k=60) | indices={index} | values={codec}", PLAIN, "float32")
+        for codec in ("fit_poly", "fit_dexp")
+        for index in ("raw", "rice")
+    },
+    "fit_poly_settings": ("topk(60%) | values=fit_poly(degree=2, segments=3, rank_bits=4)", PLAIN, "float32"),
+    "fit_dexp_rank_bits": ("topk(60%) | values=fit_dexp(rank_bits=3)", PLAIN, "float32"),
+    "fit_poly_one_sign": ("nonzero | values=fit_poly(segments=2)", np.abs(PLAIN), "float64"),
+    "fit_dexp_one_sign": ("nonzero | indices=raw | values=fit_dexp", -np.abs(PLAIN), "float64"),
+    "fit_poly_not_finite": ("nonzero | values=fit_poly(degree=1)", ODD, "float32"),
+    "fit_poly_not_finite_raw": ("nonzero | indices=raw | values=fit_poly(degree=1)", ODD, "float32"),
+    "fit_dexp_not_finite": ("nonzero | values=fit_dexp", ODD, "float32"),
+    "chain_fit_poly_deflate": ("topk(60%) | values=fit_poly(rank_bits=4)+deflate", PLAIN, "float32"),
+    **{
+        f"bloom_{policy}_{layout}": (f"topk(20%) | indices=bloom(0.05, {policy}, {layout})", PLAIN, "float32")
+        for policy in ("naive", "p0", "p1", "p2")
+        for layout in ("classic", "blocked")
+    },
+    "bloom_not_finite": (
+        "topk(k=5) | indices=bloom(0.1, p2)",
+        np.array([1, NAN, -INF, 4e9, -0.0, INF, 2, 3]),
+        "float32",
+    ),
     "widest": ("nonzero | indices=rice | values=half", sparse(2**62, "float64"), "float64"),
 }
 

@@ -15,12 +15,25 @@ import numpy as np
 from hypothesis import strategies as st
 
 from sparsewire import Sparse, kernels, list_codecs
+from sparsewire.contract import Codec
 
-CHAINS = ["qsgd(bits=2, bucket=3)", "qsgd(7)+deflate", "qsgd(12)+zstd", "half+zstd", "deflate+zstd"]
-INDEX_CODECS = [*list_codecs()["indices"], "rice(block=8)"]
+CHAINS = [
+    "qsgd(bits=2, bucket=3)",
+    "qsgd(7)+deflate",
+    "qsgd(12)+zstd",
+    "half+zstd",
+    "deflate+zstd",
+    "fit_poly(degree=2, segments=3, rank_bits=3)+deflate",
+    "fit_dexp(rank_bits=2)",
+]
+BLOOMS = [f"bloom(0.2, {policy}, {layout})" for policy in ("naive", "p1", "p2") for layout in ("classic", "blocked")]
+# Codecs that ask a filter for every element are tested on small tensors only.
+MOST_NUMEL = {"bloom": 2**16}
+INDEX_CODECS = [*BLOOMS, *list_codecs()["indices"], "rice(block=8)"]
 VALUE_CODECS = [*list_codecs()["values"], *CHAINS]
 PAIRS = [
     *itertools.product(list_codecs()["indices"], list_codecs()["values"]),
+    *itertools.product(BLOOMS, ["raw"]),
     *zip(itertools.cycle(INDEX_CODECS[::-1]), CHAINS, strict=False),
 ]
 SELECTS = [
@@ -122,6 +135,10 @@ def sparses() -> st.SearchStrategy[Sparse]:
         return Sparse(indices, make("magnitudes", indices.size, dtype, seed), (numel,), dtype)
 
     return st.builds(build, supports(), st.sampled_from(list(DTYPES)), st.integers(0, 99))
+
+
+def fits(codec: Codec, numel: int) -> bool:
+    return numel <= MOST_NUMEL.get(codec.id, numel)
 
 
 def work(x: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ def setting(hint: Any) -> st.SearchStrategy[Any]:
         int: st.one_of(st.integers(0, 20), st.sampled_from([64, 512, 2**24]), st.integers(0, 2**70)),
         float: st.one_of(st.floats(0, 1), st.floats(allow_nan=False), st.sampled_from([0.01, 1e-300, 5e-324])),
         bool: st.booleans(),
+        str: st.sampled_from(["naive", "p2", "classic", "blocked", "no such thing"]),
         type(None): st.none(),
     }
     return st.one_of([kinds[kind] for kind in typing.get_args(hint) or (hint,)])

@@ -182,8 +182,9 @@ def _describe_frame(info: dict[str, Any]) -> str:
     rows.append(["total", f"{info['bytes']:,}", number(info["bits_per_entry"]["total"]), ""])
     facts = f"{info['dtype']} of shape {info['shape']}, {info['k']:,} of {info['numel']:,} entries"
     size = f"{info['ratio']:.1f}× smaller than the {info['dense_bytes']:,} bytes of the dense tensor"
-    head = f"frame of version {info['version']}: {info['scheme']}\n{facts}, {size}"
-    return f"{head}\n\n{table(['section', 'bytes', 'bits/entry', 'bound log2 C(d,k)/k'], rows)}"
+    head = f"frame of version {info['version']}: {info['scheme']}\n{facts}, {size}\n"
+    notes = [f"{name}: {number(value)}" for name, value in info["notes"].items()]
+    return "\n".join([head, table(["section", "bytes", "bits/entry", "bound log2 C(d,k)/k"], rows), *notes])
 
 
 # --- arguments ---------------------------------------------------------------------------------------------------

@@ -71,7 +71,9 @@ def decode(
 ) -> Sparse:
     """The tensor in a frame. Bytes that are no frame, or promise more than allowed, raise a `FrameError`."""
     parsed, plan = _open(frame, max_numel, max_entries)
-    ctx = Context(parsed.dtype, parsed.numel, parsed.count)
+    ctx = Context(parsed.dtype, parsed.numel, parsed.count, ordered=_is_ordered(plan))
+    if ctx.ordered:
+        return _section(lambda: _decode_ordered(parsed, plan, ctx))
     # Values first: most codecs tell from the section's length alone that `count` is a lie.
     values = _section(lambda: plan.values.decode(memoryview(parsed.values), ctx))
     indices = _section(lambda: plan.indices.decode(memoryview(parsed.indices), ctx))
@@ -86,7 +88,7 @@ def inspect(
     `bound_bits_per_entry` is log2 C(d, k) / k: what uniformly spread indices cost at least.
     """
     parsed, plan = _open(frame, max_numel, max_entries)
-    ctx = Context(parsed.dtype, parsed.numel, parsed.count)
+    ctx = Context(parsed.dtype, parsed.numel, parsed.count, ordered=_is_ordered(plan))
     sizes = {"indices": len(parsed.indices), "values": len(parsed.values)}
     sections = {"header": len(frame) - sum(sizes.values()) - wire.CRC_SIZE, **sizes, "checksum": wire.CRC_SIZE}
     inner = {
@@ -94,6 +96,7 @@ def inspect(
         "values": _section(lambda: plan.values.parts(memoryview(parsed.values), ctx)),
     }
     parts = {f"{slot}.{part}": size for slot, found in inner.items() for part, size in found.items()}
+    notes = _section(lambda: plan.values.notes(memoryview(parsed.values), ctx))
     entries = max(1, parsed.count)
     dense_bytes = parsed.numel * {"float64": 8, "float32": 4}.get(parsed.dtype, 2)
     return {
@@ -108,6 +111,7 @@ def inspect(
         "ratio": dense_bytes / len(frame),
         "sections": sections,
         "parts": parts,
+        "notes": {f"values.{name}": value for name, value in notes.items()},
         "bits_per_entry": {slot: 8 * size / entries for slot, size in {**sizes, "total": len(frame)}.items()},
         "bound_bits_per_entry": bound_bits(parsed.numel, parsed.count) / entries,
     }
@@ -145,12 +149,31 @@ def seal(
     plan: Scheme, ctx: Context, shape: tuple[int, ...], indices: Array, values: Array, at: Callable[[Array], Array]
 ) -> Sealed:
     """Encodes a selection; `at` gathers values where the index codec sends other entries than were selected."""
-    body, realised = plan.indices.encode(indices, replace(ctx, count=int(indices.size)))
-    if realised is not indices:
-        values = at(realised)
-    coded, approx = plan.values.encode(values, replace(ctx, count=int(realised.size)))
+    if _is_ordered(plan):
+        return _seal_ordered(plan, ctx, shape, indices, values)
+    facts = replace(ctx, count=int(indices.size), finite=bool(kernels.all_finite(values)))
+    body, realised = plan.indices.encode(indices, facts)
+    truth = values if realised is indices else at(realised)
+    offered = values if plan.indices.keeps_values else truth
+    coded, approx = plan.values.encode(offered, replace(ctx, count=int(realised.size)))
     frame = wire.Frame(ctx.dtype, shape, int(realised.size), plan.record, body, coded)
-    return Sealed(wire.pack(frame), realised, values, round_to(approx, ctx.dtype))
+    return Sealed(wire.pack(frame), realised, truth, round_to(approx, ctx.dtype))
+
+
+def _is_ordered(plan: Scheme) -> bool:
+    """Whether entries travel in the order of the value codec, so that it needs no map."""
+    return plan.indices.carries_order and plan.values.reorders
+
+
+def _seal_ordered(plan: Scheme, ctx: Context, shape: tuple[int, ...], indices: Array, values: Array) -> Sealed:
+    ctx = replace(ctx, count=int(indices.size), ordered=True)
+    order = plan.values.order(values)
+    body, _ = plan.indices.encode(indices[order], ctx)
+    coded, approx = plan.values.encode(values[order], ctx)
+    sent = np.empty_like(approx)
+    sent[order] = approx
+    frame = wire.Frame(ctx.dtype, shape, ctx.count, plan.record, body, coded)
+    return Sealed(wire.pack(frame), indices, values, round_to(sent, ctx.dtype))
 
 
 def keep(left: Array, sealed: Sealed) -> None:
@@ -212,12 +235,23 @@ def _compress_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Any) -> tu
 def _compress_to_sparse(plan: Scheme, ctx: Context, x: Sparse, residual: Sparse | None) -> tuple[bytes, Sparse]:
     total = x if residual is None else add(x, residual)
     sealed = seal(plan, ctx, x.shape, total.indices, total.work_values, at_sparse(total))
+    indices, rest = unsent(total, sealed)
+    if residual is not None:
+        rest = np.where(np.isfinite(rest), rest, at_sparse(residual)(indices))
+    some = np.flatnonzero(rest)
+    return sealed.frame, Sparse(indices[some], rest[some], x.shape, x.dtype)
+
+
+def unsent(total: Sparse, sealed: Sealed) -> tuple[Array, Array]:
+    """(indices, values) of what is left of a sparse input, those that the index codec left out among them."""
     with np.errstate(all="ignore"):
         rest = sealed.values - sealed.sent
-    if residual is not None:
-        rest = np.where(np.isfinite(rest), rest, at_sparse(residual)(sealed.indices))
-    some = np.flatnonzero(rest)
-    return sealed.frame, Sparse(sealed.indices[some], rest[some], x.shape, x.dtype)
+    if sealed.indices is total.indices:
+        return sealed.indices, rest
+    missed = ~np.isin(total.indices, sealed.indices)
+    indices = np.concatenate([sealed.indices, total.indices[missed]])
+    order = np.argsort(indices)
+    return indices[order], np.concatenate([rest, total.work_values[missed]])[order]
 
 
 def at_sparse(x: Sparse) -> Callable[[Array], Array]:
@@ -261,6 +295,14 @@ def _open(frame: bytes | bytearray | memoryview, max_numel: int | None, max_entr
     if parsed.count > max_entries:
         raise LimitExceeded(f"{parsed.count} entries, the caller allows max_entries={max_entries}")
     return parsed, from_record(parsed.record)
+
+
+def _decode_ordered(parsed: wire.Frame, plan: Scheme, ctx: Context) -> Sparse:
+    """Entries back in ascending order. Indices first: values without a map may be few bytes for any count."""
+    indices = plan.indices.decode(memoryview(parsed.indices), ctx)
+    values = plan.values.decode(memoryview(parsed.values), ctx)
+    order = np.argsort(indices, kind="stable")
+    return Sparse(indices[order], values[order], parsed.shape, parsed.dtype)
 
 
 def _section(read: Callable[[], Result]) -> Result:

@@ -29,7 +29,9 @@ class Context:
     """What a codec may know besides its own settings: the tensor's facts, and where its randomness comes from.
 
     `key` is derived from (seed, step, name): the same on every rank. `own_key` is this rank's. `packed` is false
-    where a byte codec follows that compresses whole bytes better than packed bits.
+    where a byte codec follows that compresses whole bytes better than packed bits. `ordered` is true where entries
+    travel in the order that the value codec asks for, not by ascending index. `finite` is false where a selected value
+    is not: then an index codec must not leave any of the support out.
     """
 
     dtype: str
@@ -38,6 +40,8 @@ class Context:
     key: int = 0
     own_key: int = 0
     packed: bool = True
+    ordered: bool = False
+    finite: bool = True
 
 
 @functools.cache
@@ -126,9 +130,15 @@ class Transform(Codec):
 
 
 class IndexCodec(Codec):
-    """Support ⇄ bytes."""
+    """Support ⇄ bytes. One that `carries_order` can send indices in any order, when told that they are ordered."""
 
     slot = "indices"
+    carries_order: ClassVar[bool] = False
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether the values of the support are sent in their order, wherever the receiver will see them."""
+        return False
 
     @abstractmethod
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
@@ -148,9 +158,10 @@ class IndexCodec(Codec):
 
 
 class ValueCodec(Codec):
-    """Numbers ⇄ bytes."""
+    """Numbers ⇄ bytes. One that `reorders` sends them in its own `order`, with a map unless entries are ordered."""
 
     slot = "values"
+    reorders: ClassVar[bool] = False
 
     @abstractmethod
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
@@ -168,7 +179,15 @@ class ValueCodec(Codec):
         """Bytes of the items that the section mostly consists of: what a byte codec shuffles by."""
         return 1
 
+    def order(self, values: Array) -> Array:
+        """Positions in the order that `encode` expects where entries are ordered."""
+        return np.arange(values.size)
+
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
+        return {}
+
+    def notes(self, body: memoryview, ctx: Context) -> Mapping[str, float]:
+        """Facts about the section that are no sizes, for `inspect`."""
         return {}
 
 

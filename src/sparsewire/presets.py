@@ -8,10 +8,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
+from . import registry
 from .errors import SchemeError
-from .registry import nearest
 
-PRESETS: dict[str, Callable[..., str]] = {}
+def deepreduce(ratio: str = "1%", indices: str = "bloom(fpr=0.001, policy=p2)", values: str = "raw") -> str:
+    """DeepReduce (arXiv 2102.03112): top-k with indices and values compressed apart, and error feedback."""
+    return f"topk({ratio}) | indices={indices} | values={values} | memory=residual"
+
+
+def skcompress(ratio: str = "1%", levels: str = "16") -> str:
+    """SKCompress as a special case of DeepReduce: Huffman-coded gaps, quantile buckets entropy-coded."""
+    return f"topk({ratio}) | indices=huffman | values=quantile(levels={levels}) | memory=residual"
+
+
+PRESETS: dict[str, Callable[..., str]] = {"deepreduce": deepreduce, "skcompress": skcompress}
 
 
 def expand(name: str, settings: Mapping[str, str]) -> str:
@@ -19,5 +29,14 @@ def expand(name: str, settings: Mapping[str, str]) -> str:
     known = list(inspect.signature(PRESETS[name]).parameters)
     for key, value in settings.items():
         if key not in known or not value:
-            raise SchemeError(f"{name} takes settings by name, not {key!r}{nearest(key, known)}")
+            raise SchemeError(f"{name} takes settings by name, not {key!r}{registry.nearest(key, known)}")
     return PRESETS[name](**settings)
+
+
+def list_codecs() -> dict[str, list[str]]:
+    """The names that schemes may use: codecs by slot, and presets.
+
+    >>> "rice" in list_codecs()["indices"], "deepreduce" in list_codecs()["presets"]
+    (True, True)
+    """
+    return {**registry.list_codecs(), "presets": list(PRESETS)}

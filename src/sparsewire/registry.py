@@ -22,8 +22,8 @@ from .errors import RegistryError, SchemeError, UnknownCodec
 ROOMS = {
     "select": ("select", "TopK RandomK Threshold Nonzero"),
     "transform": ("transform", "Identity"),
-    "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best"),
-    "values": ("values", "RawValues Half BFloat16 QSGD Deflate Zstd"),
+    "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom"),
+    "values": ("values", "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp"),
     "memory": ("memory", "NoMemory Residual"),
     "exchange": ("exchange", "AllGather"),
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import kernels
-from ..codec import Sealed, at_sparse, context, keep, seal
+from ..codec import Sealed, at_sparse, context, keep, seal, unsent
 from ..kernels import Array
 from ..scheme import Scheme
 from ..sparse import Sparse
@@ -61,11 +61,13 @@ class Piece:
         """A `Sparse` is sent as it is; of the residual, what lies at its entries."""
         ctx = context(self.dtype, x.numel, step, self.name, seed, rank)
         with clock("encode"):
-            values = x.work_values
-            if isinstance(self.residual, Sparse):
-                values = values + at_sparse(self.residual)(x.indices)
-            compensated = Sparse(x.indices, values, x.shape, x.dtype)
-            return seal(plan, ctx, x.shape, x.indices, values, at_sparse(compensated))
+            values = self.compensated(x)
+            return seal(plan, ctx, x.shape, x.indices, values, at_sparse(Sparse(x.indices, values, x.shape, x.dtype)))
+
+    def compensated(self, x: Sparse) -> Array:
+        """The values of a sparse x with the residual's part."""
+        residual = self.residual
+        return x.work_values + at_sparse(residual)(x.indices) if isinstance(residual, Sparse) else x.work_values
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Outcome:
         return None
 
     def _keep_sparse(self, x: Sparse, residual: Sparse | None) -> Sparse:
-        rest = Sparse(self.sealed.indices, self.sealed.values - self.sealed.sent, x.shape, x.dtype)
+        total = Sparse(x.indices, self.piece.compensated(x), x.shape, x.dtype)
+        rest = Sparse(*unsent(total, self.sealed), x.shape, x.dtype)
         indices = rest.indices if residual is None else np.union1d(residual.indices, rest.indices)
         values = at_sparse(rest)(indices)
         if residual is not None:

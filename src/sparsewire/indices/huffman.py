@@ -6,7 +6,6 @@ tens of bytes, and what is left over is close to evenly spread.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,37 +14,7 @@ import numpy as np
 from .. import kernels
 from ..binary import Reader, join, varint
 from ..contract import Context, IndexCodec
-from ..kernels import HUFFMAN_MAX_LENGTH, Array, Bytes
-
-
-def huffman_lengths(counts: Array) -> Bytes:
-    """Code lengths for symbols with these counts: Huffman's, halving the counts until none is too long."""
-    used = np.flatnonzero(counts)
-    lengths = np.zeros(counts.size, np.uint8)
-    weights = {int(symbol): int(counts[symbol]) for symbol in used}
-    while used.size:
-        for symbol, length in _tree_depths(weights).items():
-            lengths[symbol] = length
-        if lengths.max() <= HUFFMAN_MAX_LENGTH:
-            break
-        weights = {symbol: (weight + 1) // 2 for symbol, weight in weights.items()}
-    return lengths
-
-
-def _tree_depths(weights: dict[int, int]) -> dict[int, int]:
-    if len(weights) == 1:
-        return dict.fromkeys(weights, 1)
-    heap: list[tuple[int, int, tuple[int, ...]]] = [
-        (weight, symbol, (symbol,)) for symbol, weight in sorted(weights.items())
-    ]
-    heapq.heapify(heap)
-    depths = dict.fromkeys(weights, 0)
-    while len(heap) > 1:
-        first, second = heapq.heappop(heap), heapq.heappop(heap)
-        for symbol in first[2] + second[2]:
-            depths[symbol] += 1
-        heapq.heappush(heap, (first[0] + second[0], min(first[1], second[1]), first[2] + second[2]))
-    return depths
+from ..kernels import Array, Bytes, huffman_lengths
 
 
 def _symbols(gaps: Array) -> tuple[Bytes, Bytes]:

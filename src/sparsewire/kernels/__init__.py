@@ -14,12 +14,17 @@ from types import ModuleType
 from . import reference
 from .reference import (
     HUFFMAN_MAX_LENGTH,
+    LATTICE_BINS,
     Array,
     Bytes,
     accumulate,
     add_finite,
     all_finite,
     bitmap,
+    bloom_build,
+    bloom_conflicts,
+    bloom_positives,
+    chord_knots,
     dequantize,
     elias_fano_decode,
     elias_fano_encode,
@@ -30,13 +35,24 @@ from .reference import (
     gaps,
     huffman_decode,
     huffman_encode,
+    huffman_lengths,
     index_dtype,
+    lattice_cells,
+    lattice_join,
+    lattice_points,
+    lattice_scan,
+    lattice_split,
+    log_linear,
     pack_bits,
     pack_deltas,
     pack_uneven,
     permute,
+    poly_eval,
+    poly_fit,
     quantize,
     random_bits,
+    rans_decode,
+    rans_encode,
     rice_decode,
     rice_encode,
     run_lengths,
@@ -52,7 +68,15 @@ from .reference import (
 
 # What a backend must offer: all of `reference` but its helpers. The imports above give the names their types, `use`
 # puts the backend's functions behind them.
-HELPERS = {"elias_fano_width", "huffman_codes", "index_dtype", "magnitude_bits", "mix64"}
+HELPERS = {
+    "elias_fano_width",
+    "huffman_codes",
+    "huffman_lengths",
+    "index_dtype",
+    "log_linear",
+    "magnitude_bits",
+    "mix64",
+}
 CONTRACT = sorted(
     name
     for name, function in vars(reference).items()

@@ -32,6 +32,13 @@ class Chain:
     def squeezers(self) -> list[ByteCodec]:
         return [stage for stage in self.stages if isinstance(stage, ByteCodec)]
 
+    @property
+    def reorders(self) -> bool:
+        return self.source.reorders
+
+    def order(self, values: Array) -> Array:
+        return self.source.order(values)
+
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         ctx = self._facts(ctx)
         body, approx = self.source.encode(values, ctx)
@@ -56,6 +63,9 @@ class Chain:
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
         return {} if self.squeezers else self.source.parts(body, ctx)
+
+    def notes(self, body: memoryview, ctx: Context) -> Mapping[str, float]:
+        return {} if self.squeezers else self.source.notes(body, ctx)
 
     def _facts(self, ctx: Context) -> Context:
         return replace(ctx, packed=not self.squeezers)

@@ -1,23 +1,10 @@
 // Counter-based randomness (splitmix64), a keyed permutation, stochastic quantization.
 #include <limits>
 
-#include "bitio.hpp"
+#include "permutation.hpp"
 
 namespace sparsewire {
 namespace {
-
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
-
-// Without the last step, which leaves the upper 31 bits alone.
-SPARSEWIRE_INLINE uint64_t mix_upper(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  return (x ^ (x >> 27)) * 0x94D049BB133111EB;
-}
-
-SPARSEWIRE_INLINE uint64_t mix(uint64_t x) {
-  x = mix_upper(x);
-  return x ^ (x >> 31);
-}
 
 Out<uint64_t> mix64(In<uint64_t> x) {
   Buffer<uint64_t> out(x.size());
@@ -42,70 +29,6 @@ Out<uint64_t> random_bits(uint64_t key, uint64_t start, int64_t count_) {
 }
 
 // --- permutation -------------------------------------------------------------------------------------------------
-
-// The key of each of the four Feistel rounds, on 2 · half bits.
-struct Feistel {
-  uint64_t keys[4];
-  unsigned half;
-
-  Feistel(uint64_t numel, uint64_t key) : half(numel ? std::max(1u, (bit_length(numel - 1) + 1) / 2) : 1) {
-    for (uint64_t i = 0; i < 4; ++i) keys[i] = mix(key + (i + 1) * kGolden);
-  }
-};
-
-SPARSEWIRE_INLINE void feistel_round(const uint64_t* from, size_t count, uint64_t key, uint64_t mask, uint64_t* to) {
-  for (size_t i = 0; i < count; ++i) to[i] ^= mix(from[i] + key) & mask;
-}
-
-// Ids that walk together: their number of steps is random, and a branch for each id would be mispredicted.
-struct Batch {
-  static constexpr size_t kSize = 512;
-  uint64_t left[kSize], right[kSize];
-  uint32_t owner[kSize];
-  size_t count;
-
-  SPARSEWIRE_INLINE void load(const uint64_t* ids, size_t size, unsigned half) {
-    count = size;
-    for (size_t i = 0; i < size; ++i) {
-      left[i] = ids[i] >> half;
-      right[i] = ids[i] & low_mask(half);
-      owner[i] = static_cast<uint32_t>(i);
-    }
-  }
-
-  // Two rounds swap the halves twice, which leaves them in place.
-  SPARSEWIRE_INLINE void step(const Feistel& f) {
-    for (int i = 0; i < 4; i += 2) {
-      feistel_round(right, count, f.keys[i], low_mask(f.half), left);
-      feistel_round(left, count, f.keys[i + 1], low_mask(f.half), right);
-    }
-  }
-
-  // Stores every id and keeps those that have to go on.
-  SPARSEWIRE_INLINE void store(uint64_t* out, uint64_t numel, unsigned half) {
-    size_t kept = 0;
-    for (size_t i = 0; i < count; ++i) {
-      const uint64_t l = left[i], r = right[i], id = l << half | r;
-      out[owner[i]] = id;
-      left[kept] = l;
-      right[kept] = r;
-      owner[kept] = owner[i];
-      kept += id >= numel;
-    }
-    count = kept;
-  }
-};
-
-SPARSEWIRE_INLINE void walk(const uint64_t* ids, size_t count, uint64_t numel, const Feistel f, uint64_t* out) {
-  Batch batch;
-  for (size_t start = 0; start < count; start += Batch::kSize) {
-    batch.load(ids + start, std::min(Batch::kSize, count - start), f.half);
-    while (batch.count) {
-      batch.step(f);
-      batch.store(out + start, numel, f.half);
-    }
-  }
-}
 
 Out<uint64_t> permute(In<uint64_t> ids, uint64_t numel, uint64_t key) {
   const uint64_t* from = ids.data();

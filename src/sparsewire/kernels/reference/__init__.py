@@ -21,9 +21,21 @@ from .bits import (
     unpack_bits,
     unpack_uneven,
 )
+from .bloom import bloom_build, bloom_conflicts, bloom_positives
+from .curves import chord_knots, poly_eval, poly_fit
 from .dense import accumulate, add_finite, all_finite, magnitude_bits, scatter, threshold, topk, topk_add, topk_sum
-from .huffman import HUFFMAN_MAX_LENGTH, huffman_codes, huffman_decode, huffman_encode
+from .huffman import HUFFMAN_MAX_LENGTH, huffman_codes, huffman_decode, huffman_encode, huffman_lengths
+from .lattice import (
+    LATTICE_BINS,
+    lattice_cells,
+    lattice_join,
+    lattice_points,
+    lattice_scan,
+    lattice_split,
+    log_linear,
+)
 from .quantize import GOLDEN, dequantize, mix64, permute, quantize, random_bits
+from .rans import rans_decode, rans_encode
 from .rice import (
     elias_fano_decode,
     elias_fano_encode,

@@ -25,15 +25,26 @@ def random_bits(key: int, start: int, count: int) -> NDArray[np.uint64]:
 
 def permute(ids: NDArray[np.uint64], numel: int, key: int) -> NDArray[np.uint64]:
     """A keyed bijection of 0 … numel − 1: four Feistel rounds on 2w bits, walked until the result is below numel."""
+    return _walk(ids, numel, random_bits(key, 0, 4))
+
+
+def unpermute(ids: NDArray[np.uint64], numel: int, key: int) -> NDArray[np.uint64]:
+    """`permute` undone: the same rounds backwards, on swapped halves."""
+    return _walk(ids, numel, random_bits(key, 0, 4)[::-1], swap=True)
+
+
+def _walk(ids: NDArray[np.uint64], numel: int, keys: NDArray[np.uint64], swap: bool = False) -> NDArray[np.uint64]:
     if ids.size and int(ids.max()) >= numel:
         raise ValueError("an id is outside the permutation")
     half = max(1, ((numel - 1).bit_length() + 1) // 2)
-    mask, keys = U64(2**half - 1), random_bits(key, 0, 4)
+    mask = U64(2**half - 1)
     out, todo = ids.astype(U64), np.arange(ids.size)
     while todo.size:
         left, right = out[todo] >> U64(half), out[todo] & mask
+        left, right = (right, left) if swap else (left, right)
         for round_key in keys:
             left, right = right, left ^ (mix64(right + round_key) & mask)
+        left, right = (right, left) if swap else (left, right)
         out[todo] = left << U64(half) | right
         todo = todo[out[todo] >= U64(numel)]
     return out

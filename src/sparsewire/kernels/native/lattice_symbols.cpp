@@ -1,0 +1,217 @@
+// Cells as symbols and extra bits, and the points that stand for them.
+#include "lattice.hpp"
+
+namespace sparsewire {
+namespace {
+
+// --- codes to symbols and back -----------------------------------------------------------------------------------
+
+struct Layout {
+  unsigned shift, precision;
+  bool bit, folded;
+};
+
+// What a cell becomes, but for its sign.
+struct Kind {
+  uint32_t symbol, mask;
+  unsigned width;
+};
+
+SPARSEWIRE_INLINE Kind kind_of(uint32_t cell, Layout layout) {
+  const unsigned below = bits_below(cell >> layout.shift, layout.precision), width = below + layout.shift;
+  const uint32_t kind = log_linear(cell >> layout.shift, layout.precision, below);
+  return {2 + (kind << layout.folded), static_cast<uint32_t>(low_mask(width)), width + layout.bit};
+}
+
+struct Piece {
+  uint32_t symbol, cell;
+  uint64_t extra;
+  unsigned width;
+};
+
+// Small cells are looked up.
+class Splitter {
+ public:
+  SPARSEWIRE_INLINE Splitter(Layout layout, size_t count) : layout_(layout), near_(std::min<size_t>(kNear, count)) {
+    for (uint32_t cell = 0; cell < near_; ++cell) table_[cell] = kind_of(cell, layout);
+  }
+
+  SPARSEWIRE_INLINE Piece operator()(int32_t code) const {
+    const uint32_t raw = static_cast<uint32_t>(code), negative = raw >> 31;
+    if (code == 0 || code == kNotFinite) return {negative, 0, 0, 0};
+    const uint32_t cell = ((raw ^ (0 - negative)) + negative) - 1;  // signs are random: no branch on them
+    const Kind kind = cell < near_ ? table_[cell] : kind_of(cell, layout_);
+    const uint64_t extra = uint64_t{cell & kind.mask} << layout_.bit | (layout_.bit & negative);
+    return {kind.symbol + (layout_.folded & negative), cell, extra, kind.width};
+  }
+
+ private:
+  static constexpr size_t kNear = 512;
+  Layout layout_;
+  uint32_t near_;
+  Kind table_[kNear];
+};
+
+// Whether all cells and symbols are in range. Two pieces have at most 50 bits: one append.
+SPARSEWIRE_INLINE bool split(const int32_t* codes, size_t count, Layout layout, uint8_t* symbols, BitWriter& out) {
+  const Splitter piece_of(layout, count);
+  uint32_t most = 0, any = 0;
+  const auto note = [&](size_t i, const Piece& piece) SPARSEWIRE_FLATTEN {
+    symbols[i] = static_cast<uint8_t>(piece.symbol);
+    most = std::max(most, piece.cell);
+    any |= piece.symbol;
+  };
+  size_t i = 0;
+  for (; i + 2 <= count; i += 2) {
+    const Piece a = piece_of(codes[i]), b = piece_of(codes[i + 1]);
+    note(i, a);
+    note(i + 1, b);
+    out.append(a.extra | b.extra << a.width, a.width + b.width);
+  }
+  for (; i < count; ++i) {
+    const Piece a = piece_of(codes[i]);
+    note(i, a);
+    out.append(a.extra, a.width);
+  }
+  return most < kMostCells && any < 256;
+}
+
+auto lattice_split(In<int32_t> codes, int64_t shift, int64_t precision, int64_t signs) {
+  require(shift >= 0 && shift <= 22 && precision >= 0 && precision <= 5 && signs >= -1 && signs <= 2,
+          "a shift, a precision or a kind of signs is out of range");
+  const size_t count = codes.size();
+  Buffer<uint8_t> symbols(count), extra(4 * count + BitWriter::kSlack);
+  const Layout layout{static_cast<unsigned>(shift), static_cast<unsigned>(precision), signs == 1, signs == 2};
+  const ptrdiff_t bytes = without_gil([&] {
+    return fastest([=, from = codes.data(), to = symbols.data(), bits = extra.data()](auto) SPARSEWIRE_FLATTEN {
+      BitWriter writer(bits);
+      return split(from, count, layout, to, writer) ? static_cast<ptrdiff_t>(writer.bytes()) : ptrdiff_t{-1};
+    });
+  });
+  require(bytes >= 0, "there are too many symbols or cells");
+  auto first = symbols.release();
+  return std::make_pair(std::move(first), extra.release(static_cast<size_t>(bytes)));
+}
+
+struct Symbol {
+  int32_t lowest;
+  uint32_t width;
+};
+
+SPARSEWIRE_INLINE int32_t code_of(Symbol symbol, uint64_t extra, uint32_t number, int signs) {
+  const int32_t cell = static_cast<int32_t>(signs == 1 ? extra >> 1 : extra);
+  const uint32_t negative = signs == -1 ? 1 : signs == 1 ? extra & 1 : signs == 2 ? number & 1 : 0;
+  const int32_t code = 1 + symbol.lowest + cell, flip = -static_cast<int32_t>(negative);
+  return symbol.lowest >= 0 ? (code ^ flip) - flip : symbol.lowest == -1 ? 0 : kNotFinite;
+}
+
+SPARSEWIRE_INLINE bool join(const uint8_t* symbols, size_t count, const uint8_t* data, size_t size,
+                            const std::array<Symbol, 256>& table, int signs, int32_t* codes) {
+  uint64_t bit = 0;
+  size_t i = 0;
+  for (; i < count && (bit >> 3) + 8 <= size; ++i) {
+    const Symbol symbol = table[symbols[i]];
+    const uint64_t extra = load64(data + (bit >> 3)) >> (bit & 7) & low_mask(symbol.width);
+    codes[i] = code_of(symbol, extra, symbols[i], signs);
+    bit += symbol.width;
+  }
+  for (; i < count; ++i) {
+    const Symbol symbol = table[symbols[i]];
+    if (bit + symbol.width > 8 * uint64_t{size}) return false;
+    const uint64_t extra = symbol.width ? peek(data, size, bit, symbol.width) : 0;
+    codes[i] = code_of(symbol, extra, symbols[i], signs);
+    bit += symbol.width;
+  }
+  return bytes_of(bit) == size;
+}
+
+Out<int32_t> lattice_join(In<uint8_t> symbols, In<uint8_t> extra, In<int32_t> lowest, In<uint8_t> widths,
+                          int64_t signs) {
+  const size_t count = symbols.size(), size = lowest.size();
+  require(size == widths.size(), "tables of symbols do not fit");
+  std::array<Symbol, 256> table{};
+  for (size_t s = 0; s < size; ++s) {
+    const int32_t first = lowest.data()[s];
+    require(first >= -2 && first < static_cast<int32_t>(kMostCells) && widths.data()[s] <= 24,
+            "tables of symbols do not fit");
+    if (s < 256) table[s] = {first, widths.data()[s]};
+  }
+  uint8_t top = 0;
+  for (size_t i = 0; i < count; ++i) top = std::max(top, symbols.data()[i]);
+  require(!count || top < size, "symbols, extra bits and tables do not fit");
+  Buffer<int32_t> codes(count);
+  const bool good = without_gil([&] {
+    return fastest([=, &table, from = symbols.data(), data = extra.data(), bytes = extra.size(), to = codes.data()](
+                       auto) SPARSEWIRE_FLATTEN {
+      const int kind = static_cast<int>(signs);
+      return join(from, count, data, bytes, table, kind, to);
+    });
+  });
+  require(good, "there are too many or too few extra bits");
+  return codes.release();
+}
+
+// --- codes to values ---------------------------------------------------------------------------------------------
+
+struct Points {
+  double start, unit, limit;
+  const uint8_t* offsets;
+  int32_t last;  // the offset of all cells from here on
+
+  template <class T>
+  T at(int32_t code) const {
+    if (code == 0) return 0;
+    if (code == kNotFinite) return std::numeric_limits<T>::quiet_NaN();
+    const int32_t cell = (code < 0 ? -code : code) - 1;
+    const double raw = start + static_cast<double>(256 * int64_t{cell} + offsets[std::min(cell, last)]) * unit;
+    const double magnitude = raw < limit ? raw : limit;
+    return static_cast<T>(code < 0 ? -magnitude : magnitude);
+  }
+};
+
+// Most codes are near 0: their points come from a table.
+template <class T>
+bool points(const int32_t* codes, size_t count, const Points& p, T* out) {
+  constexpr int32_t kNear = 512;
+  const int32_t near = static_cast<int32_t>(std::min<size_t>(kNear, count));
+  T table[2 * kNear + 1];
+  for (int32_t code = -near; code <= near; ++code) table[code + near] = p.at<T>(code);
+  bool good = true;
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t code = codes[i];
+    if (static_cast<uint32_t>(code) + near <= 2u * near) {
+      out[i] = table[code + near];
+    } else {
+      const int64_t size = code < 0 ? -int64_t{code} : code;
+      good &= code == kNotFinite || size <= kMostCells;
+      out[i] = p.at<T>(code);
+    }
+  }
+  return good;
+}
+
+template <class T>
+void lattice_points(InOut<T> out, In<int32_t> codes, double start, double unit, In<uint8_t> offsets, double limit) {
+  const size_t count = codes.size();
+  require(out.size() == count && offsets.size() && offsets.size() <= 256, "codes and tables do not fit");
+  const Points table{start, unit, limit, offsets.data(), static_cast<int32_t>(offsets.size() - 1)};
+  require(without_gil([&] { return points(codes.data(), count, table, out.data()); }), "a cell is out of range");
+}
+
+template <class T>
+void bind(nb::module_& m) {
+  m.def("lattice_points", &lattice_points<T>, nb::arg("out").noconvert(), nb::arg("codes").noconvert(),
+        nb::arg("start"), nb::arg("unit"), nb::arg("offsets").noconvert(), nb::arg("limit"));
+}
+
+const Binder binder([](nb::module_& m) {
+  m.def("lattice_split", &lattice_split, nb::arg("codes").noconvert(), nb::arg("shift"), nb::arg("precision"),
+        nb::arg("signs"));
+  m.def("lattice_join", &lattice_join, nb::arg("symbols").noconvert(), nb::arg("extra").noconvert(),
+        nb::arg("lowest").noconvert(), nb::arg("widths").noconvert(), nb::arg("signs"));
+  bind<float>(m);
+  bind<double>(m);
+});
+
+}  // namespace
+}  // namespace sparsewire

@@ -1,0 +1,156 @@
+"""`sparsewire bench deepreduce`: the paper's methods on real gradients, beside the paper's own figures.
+
+Volumes are in percent of the dense tensor. The error is ‖x − decoded‖ over all entries that were selected or sent,
+relative to ‖x‖ over the selected ones: 0 where what is sent is exact, however many entries a filter adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import host, kernels
+from ..codec import decode, encode, inspect
+from ..errors import InputError
+from ..kernels import Array
+from ..scheme import scheme
+from . import measure
+from .arrays import load_arrays
+from .tables import number, publish, table
+
+CONVOLUTION = 36_864
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row: the scheme, and the paper's value and index volume for one convolution's gradient (none: not given)."""
+
+    name: str
+    scheme: str
+    values: float | None = None
+    indices: float | None = None
+
+
+BLOOM = "bloom(fpr=0.001, policy={})"
+METHODS = (
+    Method("Top-r", "deepreduce(indices=raw, values=raw)", 1.00, 1.00),
+    Method("Huffman", "deepreduce(indices=huffman, values=raw)", 1.00, 0.62),
+    Method("RLE", "deepreduce(indices=run_length, values=raw)", 1.00, 0.59),
+    Method("BF-naive", f"deepreduce(indices={BLOOM.format('naive')})"),
+    Method("BF-P0", f"deepreduce(indices={BLOOM.format('p0')})"),
+    Method("BF-P1", f"deepreduce(indices={BLOOM.format('p1')})"),
+    Method("BF-P2", f"deepreduce(indices={BLOOM.format('p2, layout=classic')})", 1.00, 0.45),
+    Method("Deflate", "deepreduce(indices=raw, values=deflate)", 0.90, 1.00),
+    Method("QSGD", "deepreduce(indices=raw, values=qsgd(bits=7))", 0.25, 1.00),
+    Method("Fit-Poly", "deepreduce(indices=raw, values=fit_poly)", 0.17, 1.00),
+    Method("Fit-DExp", "deepreduce(indices=raw, values=fit_dexp)", 0.02, 1.00),
+    Method("Fit-Poly, rice", "deepreduce(indices=rice, values=fit_poly)"),
+    Method("Fit-Poly, rice, 4 rank bits", "deepreduce(indices=rice, values=fit_poly(rank_bits=4))"),
+    Method("BF-P2+DExp", f"deepreduce(indices={BLOOM.format('p2, layout=classic')}, values=fit_dexp)", 0.02, 0.73),
+    Method("BF-P2+QSGD", f"deepreduce(indices={BLOOM.format('p2, layout=classic')}, values=qsgd(bits=7))", 0.25, 0.45),
+    Method("SKCompress", "skcompress", 0.04, 0.30),
+    Method("ours, 1 % error", "topk(1%) | indices=best | values=entropy(error=0.01)"),
+    Method("ours, 5 % error", "topk(1%) | indices=best | values=entropy(error=0.05)"),
+    Method("ours, 20 % error", "topk(1%) | indices=best | values=entropy(error=0.2)"),
+)
+NATURAL = (
+    Method("BF-P0+QSGD", "nonzero | indices=bloom(fpr=0.6, policy=p0) | values=qsgd(bits=7)"),
+    Method("SKCompress", "nonzero | indices=huffman | values=quantile"),
+    Method("ours, 5 % error", "nonzero | indices=best | values=entropy(error=0.05)"),
+)
+
+
+def main(args: argparse.Namespace) -> int:
+    arrays = {name: array for path in args.files for name, array in load_arrays(path).items()}
+    result = run(arrays or {"made": made()})
+    publish(show(result), result, args.json)
+    return 0
+
+
+def made(size: int = 269_722, seed: int = 0) -> Array:
+    """Something like a network's gradient where no file is given: layers of different scales, heavy tails."""
+    rng = np.random.default_rng(seed)
+    scales = np.repeat(rng.lognormal(0, 1.5, 32), -(-size // 32))[:size]
+    return (rng.standard_t(4, size) * scales * 1e-3).astype(np.float32)
+
+
+def run(arrays: dict[str, Array]) -> dict[str, Any]:
+    """A table per input: one convolution's worth of the first array, every whole array, and what is sparse by nature."""
+    flat = {name: _flat(name, array) for name, array in arrays.items()}
+    first = next(iter(flat))
+    jobs = [(f"{first}, one convolution", _busiest(flat[first]), METHODS)]
+    jobs += [(f"{name}, whole", x, METHODS) for name, x in flat.items()]
+    jobs += [(f"{name}, sparse by nature", x, NATURAL) for name, x in flat.items() if np.count_nonzero(x) < x.size / 2]
+    with measure.progress(sum(len(methods) for _, _, methods in jobs)) as advance:
+        tables = [{"input": name, "numel": x.size, "rows": [_row(x, m, advance) for m in methods]} for name, x, methods in jobs]
+    return {"machine": measure.machine(), "tables": tables}
+
+
+def _flat(name: str, array: Array) -> Array:
+    tensor = host.to_host(array)
+    if not isinstance(tensor, host.Dense) or tensor.flat.size < 2:
+        raise InputError(f"{name} is no dense gradient")
+    return tensor.flat
+
+
+def _busiest(x: Array) -> Array:
+    """A stretch as long as one convolution of ResNet-20, where the most happens."""
+    starts = range(0, max(1, x.size - CONVOLUTION + 1), CONVOLUTION)
+    return max((x[start : start + CONVOLUTION] for start in starts), key=lambda part: float(np.abs(part).sum()))
+
+
+def _row(x: Array, method: Method, advance: measure.Advance) -> dict[str, Any]:
+    advance(method.name)
+    plan = scheme(method.scheme)
+    frame = encode(x, plan)
+    facts = inspect(frame)
+    dense, maps = facts["dense_bytes"], facts["parts"].get("values.map", 0)
+    return {
+        "method": method.name,
+        "scheme": str(plan),
+        "values": 100 * (facts["sections"]["values"] - maps) / dense,
+        "indices": 100 * facts["sections"]["indices"] / dense,
+        "map": 100 * maps / dense,
+        "total": 100 * facts["bytes"] / dense,
+        "error": _error(x, frame, plan.select),
+        "encode_ms": 1e3 * measure.least(lambda: encode(x, plan)),
+        "decode_ms": 1e3 * measure.least(lambda: decode(frame)),
+        "paper_values": method.values,
+        "paper_indices": method.indices,
+    }
+
+
+def _error(x: Array, frame: bytes, select: Any) -> float:
+    seen = decode(frame)
+    wanted = select.pick(x, _context(x))[0]
+    every = np.union1d(wanted, seen.indices)
+    approx = seen.to_dense().reshape(-1)[every]
+    wide = x.astype(np.float64)
+    norm = float(np.linalg.norm(wide[wanted]))
+    return float(np.linalg.norm(wide[every] - approx)) / norm if norm else 0.0
+
+
+def _context(x: Array) -> Any:
+    from ..codec import context
+
+    return context("float32" if x.dtype == np.float32 else "float64", x.size, 0, "", 0, 0)
+
+
+def show(result: dict[str, Any]) -> str:
+    parts = [measure.machine_line(result["machine"])]
+    for one in result["tables"]:
+        headers = ["method", "values %", "indices %", "map %", "total %", "paper: values", "indices", "rel. error", "enc ms", "dec ms"]
+        parts.append(f"{one['input']}: d = {one['numel']:,}\n" + table(headers, [_cells(row) for row in one["rows"]]))
+    return "\n\n".join(parts)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    volumes = [number(row[key], 3) for key in ("values", "indices", "map", "total")]
+    paper = [number(row["paper_values"]), number(row["paper_indices"])]
+    return [row["method"], *volumes, *paper, f"{row['error']:.3f}", number(row["encode_ms"], 3), number(row["decode_ms"], 3)]
+
+
+assert kernels

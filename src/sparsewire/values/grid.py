@@ -1,0 +1,174 @@
+"""The grid that `entropy` rounds to: as coarse as the wanted error allows.
+
+1. The first unit is that of a uniform density, where a cell of size Δ gives the error Δ/√12.
+2. It is corrected on a sample of at most 4096 values until the error is met and not much below.
+3. All values are put on the grid, whose unit shrinks as long as the error, measured exactly, is still too large.
+
+All that is measured are integers, so every machine finds the same grid.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import kernels
+from ..kernels import LATTICE_BINS, Array, Bytes
+
+FINE = 256  # units of a cell
+SAMPLE = 4096
+LISTED = 16  # cells with an offset of their own, at most
+CLOSE = 0.97  # of the wanted error: near enough
+SMALLEST, LARGEST = 2.0**-80, float(np.finfo(np.float32).max)  # magnitudes whose grid 16-bit numbers can say
+
+
+def to_short(number: float) -> int:
+    """The upper half of a float32, rounded towards zero."""
+    return int(struct.unpack("<I", struct.pack("<f", number))[0]) >> 16
+
+
+def from_short(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of 256 units from `start` on; `offsets` are the points in the first cells, the last for all others."""
+
+    start: float
+    unit: float
+    offsets: Bytes
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A grid, the code of each value on it, how many are in each bin above and below 0, and its error.
+
+    The error is measured in units, which values are in the middle of, or at most half of one away.
+    """
+
+    grid: Grid
+    codes: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """At most."""
+        return self.measured + 0.5 * self.grid.unit * math.sqrt(self.codes.size)
+
+    @property
+    def single(self) -> bool:
+        """Whether nothing can be gained by coarser cells."""
+        return not self.counts[1:LATTICE_BINS].any()
+
+
+def find_grid(values: Array, wanted: float) -> Fit | None:
+    """The grid with an error of at most `wanted` × the norm of the values; None where they do not suit one."""
+    smallest, largest, energy = kernels.lattice_scan(values)
+    if largest == 0:
+        return _fit(values, 0.0, 1.0)
+    if not SMALLEST <= largest <= LARGEST:
+        return None
+    allowed = wanted * math.sqrt(energy) * (1 - 1e-6)
+    sample = _sample(values)
+    share = math.sqrt(sample.size / values.size)
+    return _one_cell(values, sample, smallest, largest, allowed, share) or _many_cells(
+        values, sample, smallest, allowed
+    )
+
+
+def _one_cell(
+    values: Array, sample: Array, smallest: float, largest: float, allowed: float, share: float
+) -> Fit | None:
+    """All in one cell, a bit per value, where the sample says that it could do; there the error gets a close look."""
+    unit = max(1.02 * (largest - from_short(to_short(smallest))) / FINE, 2.0**-120)
+    if _fit(sample, smallest, unit).measured > 1.05 * allowed * share:
+        return None
+    fit = _fit(values, smallest, unit)
+    fits = fit.single and (fit.error <= allowed or (fit.measured <= allowed and _exact(values, fit) <= allowed))
+    return fit if fits else None
+
+
+def _many_cells(values: Array, sample: Array, smallest: float, allowed: float) -> Fit | None:
+    margin = 1.0 if sample.size == values.size else 0.99  # a sample is not quite the whole
+    unit = _search(sample, smallest, margin * allowed / math.sqrt(values.size))
+    for _ in range(12):
+        fit = _fit(values, smallest, unit)
+        if fit.error <= allowed:
+            return fit
+        unit = fit.grid.unit * max(0.5, 0.985 * allowed / fit.error)
+    return None
+
+
+def _exact(values: Array, fit: Fit) -> float:
+    points = np.empty_like(values)
+    grid = fit.grid
+    kernels.lattice_points(points, fit.codes, grid.start, grid.unit, grid.offsets, LARGEST)
+    with np.errstate(invalid="ignore"):
+        return math.sqrt(kernels.lattice_scan(values - points)[2])
+
+
+def _sample(values: Array) -> Array:
+    return np.ascontiguousarray(values[:: -(-values.size // SAMPLE)])
+
+
+def _search(sample: Array, smallest: float, allowed: float) -> float:
+    """A unit whose error per value is just below `allowed`; a bracket keeps the steps from going astray."""
+    unit, good, bad = allowed * math.sqrt(12) / FINE, 0.0, math.inf
+    for _ in range(10):
+        fit = _fit(sample, smallest, unit)
+        ratio = fit.error / math.sqrt(sample.size) / allowed
+        good, bad = (fit.grid.unit, bad) if ratio <= 1 else (good, fit.grid.unit)
+        if bad < 1.01 * good or CLOSE <= ratio <= 1 or (ratio <= 1 and fit.single):
+            break
+        unit = fit.grid.unit * min(4.0, max(0.25, 0.988 / ratio))
+        if not good < unit < bad:
+            unit = math.sqrt(good * bad)
+    return good or unit
+
+
+def _fit(values: Array, smallest: float, unit: float) -> Fit:
+    """Magnitudes from the smallest on; where there is no gap around zero, a dead zone instead, as is best there."""
+    unit = from_short(to_short(unit))
+    start = 0.6 * FINE * unit if smallest < FINE * unit / 16 else smallest
+    start = from_short(to_short(start))
+    codes, tallies = kernels.lattice_cells(values, start, 1 / unit)
+    rows = tallies.reshape(-1, 4)
+    offsets, squares = _offsets(rows)
+    return Fit(Grid(start, unit, offsets), codes, rows[:, :2], unit * math.sqrt(squares))
+
+
+def _offsets(rows: NDArray[np.int64]) -> tuple[Bytes, float]:
+    """(the mean of each listed cell and of all others, in units; the squared error that they leave)."""
+    listed, rest = [], [int(total) for total in rows[:LATTICE_BINS].sum(axis=0)]
+    enough = max(16, (rest[0] + rest[1]) >> 6)
+    for row in rows[:LISTED].tolist():
+        if row[0] + row[1] < enough:
+            break
+        listed.append(row)
+        rest = [a - b for a, b in zip(rest, row, strict=True)]
+    while listed and not _worth_a_byte(listed[-1], rest):
+        rest = [a + b for a, b in zip(rest, listed.pop(), strict=True)]
+    points = [_point(row) for row in [*listed, rest]]
+    _, _, total, squares = rows[LATTICE_BINS].tolist()
+    below = 4 * squares + 4 * total + int(rows[LATTICE_BINS, 0])
+    return np.array([offset for offset, _ in points], np.uint8), (sum(left for _, left in points) + below) / 4
+
+
+def _worth_a_byte(row: list[int], rest: list[int]) -> bool:
+    """Whether 8 bits for an offset save more elsewhere: (1 + x)/12 cells² instead of 1/12 are worth x · 0.72 bits."""
+    return (row[0] + row[1]) * (_point(row)[0] - _point(rest)[0]) ** 2 > 60_000
+
+
+def _point(row: list[int]) -> tuple[int, int]:
+    """(the mean, 4 × the squared error) of numbers whose half-units are at 2f + 1."""
+    above, under, total, squares = row
+    count = above + under
+    offset = min(255, total // count + 1) if count else FINE // 2
+    away = 1 - 2 * offset
+    return offset, 4 * squares + 4 * away * total + count * away * away
