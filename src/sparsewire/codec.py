@@ -70,7 +70,12 @@ def decode(
     frame: bytes | bytearray | memoryview, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES
 ) -> Sparse:
     """The tensor in a frame. Bytes that are no frame, or promise more than allowed, raise a `FrameError`."""
-    parsed, plan = _open(frame, max_numel, max_entries)
+    return decode_parsed(_open(frame, max_numel, max_entries))
+
+
+def decode_parsed(parsed: wire.Frame) -> Sparse:
+    """The tensor in a frame whose header has been read and found acceptable."""
+    plan = from_record(parsed.record)
     ctx = Context(parsed.dtype, parsed.numel, parsed.count)
     # Values first: most codecs tell from the section's length alone that `count` is a lie.
     values = _section(lambda: plan.values.decode(memoryview(parsed.values), ctx))
@@ -85,8 +90,8 @@ def inspect(
 
     `bound_bits_per_entry` is log2 C(d, k) / k: what uniformly spread indices cost at least.
     """
-    parsed, plan = _open(frame, max_numel, max_entries)
-    ctx = Context(parsed.dtype, parsed.numel, parsed.count)
+    parsed = _open(frame, max_numel, max_entries)
+    plan, ctx = from_record(parsed.record), Context(parsed.dtype, parsed.numel, parsed.count)
     sizes = {"indices": len(parsed.indices), "values": len(parsed.values)}
     sections = {"header": len(frame) - sum(sizes.values()) - wire.CRC_SIZE, **sizes, "checksum": wire.CRC_SIZE}
     inner = {
@@ -256,11 +261,11 @@ def add(a: Sparse, b: Sparse) -> Sparse:
 # --- decoding ----------------------------------------------------------------------------------------------------
 
 
-def _open(frame: bytes | bytearray | memoryview, max_numel: int | None, max_entries: int) -> tuple[wire.Frame, Scheme]:
+def _open(frame: bytes | bytearray | memoryview, max_numel: int | None, max_entries: int) -> wire.Frame:
     parsed = wire.unpack(frame, max_numel)
     if parsed.count > max_entries:
         raise LimitExceeded(f"{parsed.count} entries, the caller allows max_entries={max_entries}")
-    return parsed, from_record(parsed.record)
+    return parsed
 
 
 def _section(read: Callable[[], Result]) -> Result:

@@ -2,7 +2,7 @@
 
 1. Each rank seals its pieces; the frames of one call travel as one message.
 2. One all_gather moves the messages.
-3. Every rank decodes every message, its own too: bytes are what counts, and all ranks see the same ones.
+3. Every rank reads all messages and decodes the others'; what they decode of its own it has known since it encoded it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..binary import Reader, varint
-from ..codec import Sealed, decode
+from ..codec import Sealed, decode_parsed
 from ..comm import Communicator
 from ..contract import Exchange
 from ..errors import FrameError, PeerError
 from ..scheme import Scheme
 from ..sparse import Sparse
+from ..wire import Frame, unpack
 from .piece import Clock, Outcome, Piece
 
 
@@ -41,7 +42,11 @@ class AllGather(Exchange):
         with clock("exchange"):
             messages = comm.all_gather(_pack(sealed), channel)
         with clock("decode"):
-            by_rank = [_read(message, pieces, rank) for rank, message in enumerate(messages)]
+            own = [piece.entries(one) for piece, one in zip(pieces, sealed, strict=True)]
+            by_rank = [
+                _read(message, pieces, rank, own if rank == comm.rank else None)
+                for rank, message in enumerate(messages)
+            ]
         return [
             Outcome(piece, mine, entries)
             for piece, mine, entries in zip(pieces, sealed, zip(*by_rank, strict=True), strict=True)
@@ -52,24 +57,25 @@ def _pack(sealed: Sequence[Sealed]) -> bytes:
     return b"".join(part for one in sealed for part in (varint(len(one.frame)), one.frame))
 
 
-def _read(message: memoryview, pieces: Sequence[Piece], rank: int) -> list[Sparse]:
+def _read(message: memoryview, pieces: Sequence[Piece], rank: int, own: list[Sparse] | None) -> list[Sparse]:
     try:
         if not len(message):
             raise FrameError("it failed before it could send")
         reader = Reader(message)
-        entries = [_read_piece(reader.take(reader.varint()), piece) for piece in pieces]
+        frames = [_checked(reader.take(reader.varint()), piece) for piece in pieces]
         if reader.left:
             raise FrameError(f"{reader.left} bytes too many")
+        return own or [decode_parsed(frame) for frame in frames]
     except FrameError as error:
         raise PeerError(f"rank {rank}: {error}") from error
-    return entries
 
 
-def _read_piece(frame: memoryview, piece: Piece) -> Sparse:
+def _checked(frame: memoryview, piece: Piece) -> Frame:
+    """A frame with a right checksum, of the tensor that is due."""
     numel = piece.x.numel if isinstance(piece.x, Sparse) else piece.x.size
-    entries = decode(frame, max_numel=numel, max_entries=numel)
-    if entries.shape != piece.shape or entries.dtype != piece.dtype:
+    parsed = unpack(frame, max_numel=numel)
+    if parsed.shape != piece.shape or parsed.dtype != piece.dtype:
         raise FrameError(
-            f"a frame of {entries.dtype} {entries.shape} where {piece.name!r} is {piece.dtype} {piece.shape}"
+            f"a frame of {parsed.dtype} {parsed.shape} where {piece.name!r} is {piece.dtype} {piece.shape}"
         )
-    return entries
+    return parsed

@@ -57,6 +57,10 @@ class Piece:
         with clock("encode"):
             return seal(plan, ctx, self.shape, *picked, lambda at: x[at] if residual is None else x[at] + residual[at])
 
+    def entries(self, sealed: Sealed) -> Sparse:
+        """What the receivers decode from this piece's frame."""
+        return Sparse(sealed.indices, sealed.sent, self.shape, self.dtype)
+
     def _seal_sparse(self, plan: Scheme, x: Sparse, step: int, seed: int, rank: int, clock: Clock) -> Sealed:
         """A `Sparse` is sent as it is; of the residual, what lies at its entries."""
         ctx = context(self.dtype, x.numel, step, self.name, seed, rank)
