@@ -17,7 +17,7 @@ from .. import kernels
 from ..codec import Sealed, at_sparse, context, keep, seal
 from ..kernels import Array
 from ..scheme import Scheme
-from ..sparse import Sparse
+from ..sparse import Sparse, store
 
 
 @dataclass
@@ -59,7 +59,8 @@ class Piece:
 
     def entries(self, sealed: Sealed) -> Sparse:
         """What the receivers decode from this piece's frame."""
-        return Sparse(sealed.indices, sealed.sent, self.shape, self.dtype)
+        kept = sealed.sent if self.dtype == "bfloat16" else store(sealed.sent, self.dtype)
+        return Sparse.trusted(sealed.indices, kept, self.shape, self.dtype)
 
     def _seal_sparse(self, plan: Scheme, x: Sparse, step: int, seed: int, rank: int, clock: Clock) -> Sealed:
         """A `Sparse` is sent as it is; of the residual, what lies at its entries."""
@@ -83,7 +84,7 @@ class Outcome:
     @property
     def finite(self) -> bool:
         """Whether all that any rank sent is finite: the same answer on every rank."""
-        return all(bool(np.isfinite(entries.values).all()) for entries in self.received)
+        return all(kernels.all_finite(entries.work_values) for entries in self.received)
 
     def keep(self) -> Sparse | None:
         """Puts what was not sent into the residual, in place; a sparse residual is returned anew."""
