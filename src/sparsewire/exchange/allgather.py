@@ -2,7 +2,7 @@
 
 1. Each rank seals its pieces; the frames of one call travel as one message.
 2. One all_gather moves the messages.
-3. Every rank reads all messages and decodes the others'; what they decode of its own it has known since it encoded it.
+3. Every rank decodes the others' messages; what they decode of its own it has known since it encoded it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ class AllGather(Exchange):
             # The others wait for this rank's message: an empty one tells them, so that nobody hangs.
             comm.all_gather(b"", channel)
             raise
+        mine = _pack(sealed)
         with clock("exchange"):
-            messages = comm.all_gather(_pack(sealed), channel)
+            messages = comm.all_gather(mine, channel)
         with clock("decode"):
+            if bytes(messages[comm.rank]) != mine:  # comparing the view itself would go byte by byte
+                raise PeerError(f"rank {comm.rank}: its message came back changed")
             own = [piece.entries(one) for piece, one in zip(pieces, sealed, strict=True)]
             by_rank = [
-                _read(message, pieces, rank, own if rank == comm.rank else None)
-                for rank, message in enumerate(messages)
+                own if rank == comm.rank else _read(message, pieces, rank) for rank, message in enumerate(messages)
             ]
         return [
             Outcome(piece, mine, entries)
@@ -57,7 +59,7 @@ def _pack(sealed: Sequence[Sealed]) -> bytes:
     return b"".join(part for one in sealed for part in (varint(len(one.frame)), one.frame))
 
 
-def _read(message: memoryview, pieces: Sequence[Piece], rank: int, own: list[Sparse] | None) -> list[Sparse]:
+def _read(message: memoryview, pieces: Sequence[Piece], rank: int) -> list[Sparse]:
     try:
         if not len(message):
             raise FrameError("it failed before it could send")
@@ -65,7 +67,7 @@ def _read(message: memoryview, pieces: Sequence[Piece], rank: int, own: list[Spa
         frames = [_checked(reader.take(reader.varint()), piece) for piece in pieces]
         if reader.left:
             raise FrameError(f"{reader.left} bytes too many")
-        return own or [decode_parsed(frame) for frame in frames]
+        return [decode_parsed(frame) for frame in frames]
     except FrameError as error:
         raise PeerError(f"rank {rank}: {error}") from error
 
