@@ -2,6 +2,9 @@
 
 Two ranks, the same weights, batches and steps for both, several seeds. Exit status 1 with --check if on average the
 accuracy on held-out images falls by more than half a point, or the bytes by less than 60 times.
+
+It depends on the inputs: these are pixels from 0 to 1. Scaled from −1 to 1, so that no pixel is ever 0, two epochs of
+MNIST came to 96.98 % plain and 95.35 % compressed (mean of 3 seeds): the target was missed there.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(realpath -s "$1")
-count=${2:-20000}
+count=${2:-100000}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -19,7 +19,10 @@ cp -r src/sparsewire "$work/package/"
 rm -f "$work"/package/sparsewire/kernels/_native*.so
 cp "$work"/build/_native*.so "$work/package/sparsewire/kernels/"
 
-export PYTHONPATH="$work/package" PYTHONMALLOC=malloc
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:halt_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
-  "$python" -P benchmarks/fuzz.py --count "$count" --sanitized
+# -S: an editable install's import hook would put the built extension first again.
+site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+export PYTHONPATH="$work/package:$site" PYTHONMALLOC=malloc
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
+"$python" -S -c "from sparsewire import kernels; assert kernels.native().__file__.startswith('$work')"
+"$python" -S benchmarks/fuzz.py --count "$count" --kernels native

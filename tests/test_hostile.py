@@ -124,7 +124,7 @@ DEFECTS = [
     (with_byte(6, 9), errors.HeaderError),  # dtype
     (with_byte(7, 33), errors.HeaderError),  # rank
     (with_byte(9, 10), errors.HeaderError),  # more entries than elements
-    (with_byte(11, 99), errors.UnknownCodec),
+    (with_byte(12, 99), errors.UnknownCodec),
     (repair(PLAIN[:-4] + b"more" + PLAIN[-4:]), errors.HeaderError),
     (repair(PLAIN[:-8] + PLAIN[-4:]), errors.TruncatedFrame),
 ]

@@ -6,9 +6,11 @@
 array([ 0.,  3.,  0., -1.], dtype=float32)
 """
 
-from .codec import compress, decode, encode, inspect
+from .codec import decode, encode, inspect
 from .errors import FrameError, InputError, SchemeError, SparsewireError
-from .registry import list_codecs, register
+from .leftover import compress
+from .presets import list_codecs
+from .registry import register
 from .scheme import Scheme, scheme
 from .sparse import Sparse
 

@@ -265,6 +265,10 @@ def _add_bench(kinds: Any) -> None:
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="arrays to measure on as well")
     _add_json(parser)
 
+    parser = _add(kinds, "deepreduce", _lab("bench_deepreduce"), "the methods of DeepReduce beside the paper's figures")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
+    _add_json(parser)
+
     parser = _add(kinds, "train", _lab("bench_train"), "training steps of plain DDP and compressed, in turns")
     parser.add_argument("--ranks", type=_count, default=2, help="processes on this machine (default: %(default)s)")
     parser.add_argument("--model-size", choices=["25M", "small", "tiny"], default="25M", help="an MLP (default: 25M)")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from . import registry
 from .errors import SchemeError
 
+
 def deepreduce(ratio: str = "1%", indices: str = "bloom(fpr=0.001, policy=p2)", values: str = "raw") -> str:
     """DeepReduce (arXiv 2102.03112): top-k with indices and values compressed apart, and error feedback."""
     return f"topk({ratio}) | indices={indices} | values={values} | memory=residual"

@@ -22,7 +22,7 @@ from .errors import HeaderError, SchemeError
 from .presets import PRESETS, expand
 from .registry import find, find_wire, nearest
 from .values import Chain
-from .wire import Parameter, Record, Stage
+from .wire import Parameter, Stage, pack_record, unpack_record
 
 DEFAULTS = {
     "select": "nonzero",
@@ -60,16 +60,19 @@ class Scheme:
         return {slot: getattr(self, slot).to_dict() for slot in SLOTS}
 
     @functools.cached_property
-    def record(self) -> Record:
+    def record(self) -> bytes:
         """The scheme as frames carry it: per slot the stages, each a number or name and the settings in order."""
-        return tuple(tuple(_to_stage(codec) for codec in self._codecs(slot)) for slot in SLOTS)
+        return pack_record(tuple(tuple(_to_stage(codec) for codec in self._codecs(slot)) for slot in SLOTS))
 
     def _codecs(self, slot: str) -> tuple[Codec, ...]:
         filled = getattr(self, slot)
         return filled.stages if isinstance(filled, Chain) else (filled,)
 
 
-def scheme(spec: str | Mapping[str, Any] | Scheme) -> Scheme:
+Spec = str | Mapping[str, Any] | Scheme
+
+
+def scheme(spec: Spec) -> Scheme:
     """A scheme from its string or its dict; a scheme passes through.
 
     >>> scheme("topk(1%) | values=qsgd(7)").values
@@ -84,10 +87,11 @@ def scheme(spec: str | Mapping[str, Any] | Scheme) -> Scheme:
     raise SchemeError(f"a scheme is a string, a dict or a Scheme, not {type(spec).__name__}")
 
 
-def from_record(record: Record) -> Scheme:
+@functools.lru_cache(maxsize=256)
+def from_record(record: bytes) -> Scheme:
     """The scheme that a frame carries."""
     slots: dict[str, list[Codec]] = {}
-    for slot, stages in zip(SLOTS, record, strict=True):
+    for slot, stages in zip(SLOTS, unpack_record(record), strict=True):
         slots[slot] = [_from_stage(slot, stage) for stage in stages]
     try:
         return _fill(slots)

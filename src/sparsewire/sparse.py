@@ -101,6 +101,14 @@ class Sparse:
         object.__setattr__(self, "values", _kept(values, dtype))
         object.__setattr__(self, "indices", self._checked(indices, values, math.prod(shape)))
 
+    @classmethod
+    def trusted(cls, indices: Array, values: Array, shape: tuple[int, ...], dtype: str) -> Sparse:
+        """Without any check or conversion: for entries that this library has just made itself."""
+        sparse = object.__new__(cls)
+        for name, value in (("indices", indices), ("values", values), ("shape", shape), ("dtype", dtype)):
+            object.__setattr__(sparse, name, value)
+        return sparse
+
     @staticmethod
     def _checked(indices: Array, values: Array, numel: int) -> Array:
         if indices.ndim != 1 or values.ndim != 1 or indices.size != values.size:

@@ -29,7 +29,7 @@ class Frame:
     dtype: str
     shape: tuple[int, ...]
     count: int
-    record: Record
+    record: bytes
     indices: bytes | memoryview
     values: bytes | memoryview
 
@@ -43,7 +43,7 @@ def pack(frame: Frame) -> bytes:
         raise InputError(f"{len(frame.shape)} dimensions, a frame has at most {MOST_DIMENSIONS}; reshape first")
     head = [MAGIC, bytes([VERSION, 0, DTYPE_CODES[frame.dtype], len(frame.shape)])]
     head += [varint(n) for n in (*frame.shape, frame.count)]
-    head += [_pack_record(frame.record), varint(len(frame.indices)), varint(len(frame.values))]
+    head += [varint(len(frame.record)), frame.record, varint(len(frame.indices)), varint(len(frame.values))]
     body = b"".join([*head, frame.indices, frame.values])
     return body + struct.pack("<I", zlib.crc32(body))
 
@@ -59,7 +59,7 @@ def unpack(data: bytes | bytearray | memoryview, max_numel: int | None = None) -
     count = reader.varint()
     if count > math.prod(shape):
         raise HeaderError(f"{count} entries in a tensor of {math.prod(shape)} elements")
-    record = _unpack_record(reader)
+    record = bytes(reader.take(reader.varint()))
     sizes = reader.varint(), reader.varint()
     frame = Frame(dtype, shape, count, record, reader.take(sizes[0]), reader.take(sizes[1]))
     if reader.left:
@@ -103,7 +103,8 @@ def _shape(reader: Reader, max_numel: int | None) -> tuple[int, ...]:
 # --- the scheme record -------------------------------------------------------------------------------------------
 
 
-def _pack_record(record: Record) -> bytes:
+def pack_record(record: Record) -> bytes:
+    """A scheme as frames carry it."""
     return b"".join(bytes([len(stages)]) + b"".join(map(_pack_stage, stages)) for stages in record)
 
 
@@ -131,8 +132,12 @@ def _pack_text(text: str) -> bytes:
     return varint(len(data)) + data
 
 
-def _unpack_record(reader: Reader) -> Record:
-    return tuple(_unpack_stages(reader) for _ in range(SLOT_COUNT))
+def unpack_record(data: bytes) -> Record:
+    reader = Reader(data)
+    record = tuple(_unpack_stages(reader) for _ in range(SLOT_COUNT))
+    if reader.left:
+        raise HeaderError(f"{reader.left} bytes too many in the scheme")
+    return record
 
 
 def _unpack_stages(reader: Reader) -> tuple[Stage, ...]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from .. import host
-from ..codec import Spec, writable_residual
 from ..comm import Communicator
 from ..errors import InputError
-from ..scheme import scheme
+from ..leftover import writable_residual
+from ..scheme import Spec, scheme
 from ..sparse import Sparse
 from .piece import Clock, Piece
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import kernels
-from ..codec import Sealed, at_sparse, context, keep, seal, unsent
 from ..kernels import Array
+from ..leftover import keep, unsent
 from ..scheme import Scheme
-from ..sparse import Sparse
+from ..seal import Sealed, at_sparse, context, seal
+from ..sparse import Sparse, store
 
 
 @dataclass
@@ -57,6 +58,11 @@ class Piece:
         with clock("encode"):
             return seal(plan, ctx, self.shape, *picked, lambda at: x[at] if residual is None else x[at] + residual[at])
 
+    def entries(self, sealed: Sealed) -> Sparse:
+        """What the receivers decode from this piece's frame."""
+        kept = sealed.sent if self.dtype == "bfloat16" else store(sealed.sent, self.dtype)
+        return Sparse.trusted(sealed.indices, kept, self.shape, self.dtype)
+
     def _seal_sparse(self, plan: Scheme, x: Sparse, step: int, seed: int, rank: int, clock: Clock) -> Sealed:
         """A `Sparse` is sent as it is; of the residual, what lies at its entries."""
         ctx = context(self.dtype, x.numel, step, self.name, seed, rank)
@@ -81,7 +87,7 @@ class Outcome:
     @property
     def finite(self) -> bool:
         """Whether all that any rank sent is finite: the same answer on every rank."""
-        return all(bool(np.isfinite(entries.values).all()) for entries in self.received)
+        return all(kernels.all_finite(entries.work_values) for entries in self.received)
 
     def keep(self) -> Sparse | None:
         """Puts what was not sent into the residual, in place; a sparse residual is returned anew."""

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..codec import compress, decode
+from ..codec import decode
 from ..contract import Context
 from ..kernels import Array
+from ..leftover import compress
 from ..scheme import scheme
 from . import measure
 from .measure import Run

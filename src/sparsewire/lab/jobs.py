@@ -62,9 +62,9 @@ def _mnist(arrays: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _images(x: Any) -> torch.Tensor:
-    """Rows of pixels from −1 to 1."""
+    """Rows of pixels from 0 to 1."""
     flat = torch.from_numpy(x.reshape(len(x), -1).astype(np.float32))
-    return 2 * flat / flat.max() - 1
+    return flat / flat.max()
 
 
 def _batches(count: int, steps: int, batch: int, stage: Stage, seed: int) -> Iterator[torch.Tensor]:

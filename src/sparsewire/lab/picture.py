@@ -25,10 +25,8 @@ def draw_training(result: dict[str, Any], path: Path) -> None:
         facts = result["arms"][name]
         _draw_loss(loss, curve["loss"], f"{name}: {facts['accuracy']:.1%} on held-out digits", colour)
         _draw_bytes(sent, curve, f"{name}: {_megabytes(facts['bytes'])} in all", colour)
-    _label(loss, "step", f"training loss (mean of {STEPS} steps)", "The same training …")
-    _label(
-        sent, "seconds of its own steps", "bytes sent by a rank so far", f"… with {result['ratio']:.0f} × fewer bytes"
-    )
+    _label(loss, "step", f"training loss (mean of {STEPS} steps)", "Training loss")
+    _label(sent, "seconds of its own steps", "bytes sent by a rank so far", f"Bytes: {result['ratio']:.0f} × fewer")
     figure.suptitle(f"{result['parameters']:,} parameters, {result['ranks']} ranks: {result['scheme']}", fontsize=10)
     write_file(path, lambda file: figure.savefig(file, format="png", dpi=110))
 

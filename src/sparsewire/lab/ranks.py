@@ -79,7 +79,8 @@ class Child:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._heard.put((self.rank, json.loads(line)))
+            if line.startswith(b"{"):  # whatever is before its command may print as well
+                self._heard.put((self.rank, json.loads(line)))
         self._heard.put((self.rank, None))
 
     def complaint(self) -> str:

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from ..codec import Spec
 from ..comm import Communicator
 from ..comm.torch import TorchCommunicator
 from ..errors import CommMismatch, InputError, SparsewireError
+from ..scheme import Spec
 from ..scheme import scheme as read_scheme
 from .hook import Socket, sparsewire_hook
 from .link import Link, Settings

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ..codec import add
 from ..errors import InputError
+from ..leftover import add
 from ..sparse import Sparse
 from .link import Link
 from .residuals import sparse_from, sparse_state
