@@ -54,7 +54,7 @@ class Bloom(IndexCodec):
     layout: str = "blocked"
 
     def check(self) -> None:
-        self.expect(self.fpr is None or 1e-9 <= self.fpr <= 0.5, "fpr lies in 1e-9 … 0.5")
+        self.expect(self.fpr is None or 1e-9 <= self.fpr <= 0.9, "fpr lies in 1e-9 … 0.9")
         self.expect(self.policy in POLICIES, f"policy is one of {', '.join(POLICIES)}")
         self.expect(self.layout in LAYOUTS, f"layout is one of {', '.join(LAYOUTS)}")
 

@@ -81,7 +81,7 @@ def made(size: int = 269_722, seed: int = 0) -> Array:
 
 
 def run(arrays: dict[str, Array]) -> dict[str, Any]:
-    """A table per input: one convolution's worth of the first array, all arrays, and those that are sparse by nature."""
+    """A table per input: one convolution's worth of the first array, all arrays, those that are sparse by nature."""
     flat = {name: _flat(name, array) for name, array in arrays.items()}
     first = next(iter(flat))
     jobs: list[tuple[str, Array, tuple[Method, ...]]] = [(f"{first}, one convolution", _busiest(flat[first]), METHODS)]
@@ -169,6 +169,3 @@ def _cells(row: dict[str, Any]) -> list[str]:
         number(row["encode_ms"], 3),
         number(row["decode_ms"], 3),
     ]
-
-
-assert kernels
