@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import inspect
 import io
 import os
 import sys
@@ -23,6 +24,7 @@ from .errors import InputError, LimitExceeded, SchemeError, SparsewireError
 from .kernels import Array
 from .lab.arrays import load_arrays
 from .lab.tables import number, publish, table, write_file
+from .presets import PRESETS
 from .registry import codecs
 from .scheme import Scheme, scheme
 from .sparse import Sparse
@@ -71,6 +73,7 @@ def _describe(error: Exception) -> str:
 
 def _list(args: argparse.Namespace) -> int:
     known = {slot: [_facts(found) for found in codecs(slot).values()] for slot in SLOTS}
+    known["presets"] = [_preset_facts(name) for name in PRESETS]
     rows = [[slot, _call(facts), facts["description"]] for slot, found in known.items() for facts in found]
     publish(table(["slot", "codec", "what it does"], rows), known, args.json)
     return 0
@@ -79,6 +82,12 @@ def _list(args: argparse.Namespace) -> int:
 def _facts(found: type[Codec]) -> dict[str, Any]:
     description = (found.__doc__ or "").strip().partition("\n")[0]
     return {"id": found.id, "description": description, "settings": _settings(found)}
+
+
+def _preset_facts(name: str) -> dict[str, Any]:
+    parameters = inspect.signature(PRESETS[name]).parameters
+    settings = {key: parameter.default for key, parameter in parameters.items()}
+    return {"id": name, "description": (PRESETS[name].__doc__ or "").partition("\n")[0], "settings": settings}
 
 
 def _settings(found: type[Codec]) -> dict[str, Any]:
@@ -207,9 +216,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_json(_add(commands, "list", _list, "the codecs of every slot and their settings"))
     _add_encode(commands)
     _add_decode(commands)
-    inspect = _add(commands, "inspect", _inspect, "what a frame holds and what each part of it costs")
-    inspect.add_argument("input", type=Path, metavar="IN.swf")
-    _add_json(inspect)
+    look = _add(commands, "inspect", _inspect, "what a frame holds and what each part of it costs")
+    look.add_argument("input", type=Path, metavar="IN.swf")
+    _add_json(look)
     _add_bench(_add_group(commands, "bench", "measure kernels, codecs or training steps on this machine"))
     _add_demo(commands)
     return parser

@@ -20,7 +20,7 @@ from .contract import SLOTS, Codec, IndexCodec, Memory, Select, Transform
 from .contract import Exchange as ExchangeCodec
 from .errors import HeaderError, SchemeError
 from .presets import PRESETS, expand
-from .registry import find, find_wire, nearest
+from .registry import codecs, find, find_wire, nearest
 from .values import Chain
 from .wire import Parameter, Stage, pack_record, unpack_record
 
@@ -128,8 +128,10 @@ def _from_string(spec: str) -> Scheme:
 def _expand(part: str, spec: str) -> dict[str, str]:
     """A preset's slots, if the scheme starts with one; the slots that follow it replace its own."""
     match = _CALL.match(part)
-    if match is None or match["name"] not in PRESETS:
+    if match is None or match["name"] in codecs("select"):
         return {}
+    if match["name"] not in PRESETS:
+        raise SchemeError(f"select has no {match['name']!r}{nearest(match['name'], [*PRESETS, *codecs('select')])}")
     settings = dict(item.partition("=")[::2] for item in _split(match["settings"] or "", ",", spec) if item)
     first, *others = _split(expand(match["name"], {k.strip(): v.strip() for k, v in settings.items()}), "|", spec)
     return {"select": first, **dict(_split_slot(other, 1, spec) for other in others)}
