@@ -168,7 +168,7 @@ def test_the_key_travels() -> None:
     assert sum(sizes) == len(wire.unpack(frames[0]).indices)
 
 
-@pytest.mark.parametrize("setting", ["fpr=0.0", "fpr=0.7", "policy=p3", "layout=split"])
+@pytest.mark.parametrize("setting", ["fpr=0.0", "fpr=0.95", "policy=p3", "layout=split"])
 def test_settings_out_of_range_name_what_is_allowed(setting: str) -> None:
     with pytest.raises(sw.SchemeError, match=r"1e-9|naive, p0, p1, p2|classic, blocked"):
         sw.scheme(f"topk | indices=bloom({setting})")
