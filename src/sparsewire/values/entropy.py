@@ -254,6 +254,8 @@ def _signs(body: memoryview, ctx: Context) -> Array:
 
 
 def _points(codes: NDArray[np.int32], grid: Grid, ctx: Context) -> Array:
-    out = np.empty(codes.size, work_dtype(ctx.dtype))
+    """In the memory of the codes where they fit, which are gone then: fresh pages cost more than the points do."""
+    dtype = work_dtype(ctx.dtype)
+    out = codes.view(dtype) if dtype.itemsize == codes.itemsize else np.empty(codes.size, dtype)
     kernels.lattice_points(out, codes, grid.start, grid.unit, grid.offsets, LARGEST[ctx.dtype])
     return out

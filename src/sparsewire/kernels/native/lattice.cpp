@@ -11,29 +11,55 @@ constexpr double kTop = kLast;
 
 // --- smallest, largest, sum of squares ---------------------------------------------------------------------------
 
+// Four neighbours at once: compilers do not find these vectors by themselves.
+template <class T>
+using Four [[gnu::vector_size(4 * sizeof(T))]] = T;
+
+template <class T>
+struct Scan {
+  static constexpr size_t kLanes = 8, kHalves = 2;
+  Four<T> least[kHalves], most[kHalves] = {};
+  Four<double> sums[kHalves] = {};
+
+  SPARSEWIRE_INLINE Scan() { least[0] = least[1] = Four<T>{} + std::numeric_limits<T>::infinity(); }
+
+  SPARSEWIRE_INLINE void add(const T* eight) {
+    const Four<T> zero = {}, infinity = zero + std::numeric_limits<T>::infinity();
+    for (size_t half = 0; half < kHalves; ++half) {
+      Four<T> value;
+      std::memcpy(&value, eight + 4 * half, sizeof(value));
+      const Four<T> raw = value < zero ? -value : value, magnitude = raw < infinity ? raw : zero;
+      const Four<T> above = magnitude > zero ? magnitude : infinity;
+      least[half] = above < least[half] ? above : least[half];
+      most[half] = magnitude > most[half] ? magnitude : most[half];
+      const Four<double> wide = __builtin_convertvector(magnitude, Four<double>);
+      sums[half] += wide * wide;
+    }
+  }
+
+  SPARSEWIRE_INLINE std::tuple<double, double, double> result() const {
+    T smallest = std::numeric_limits<T>::infinity(), largest = 0;
+    double energy = 0;
+    for (size_t half = 0; half < kHalves; ++half)
+      for (size_t lane = 0; lane < 4; ++lane) {
+        smallest = std::min<T>(smallest, least[half][lane]);
+        largest = std::max<T>(largest, most[half][lane]);
+        energy += sums[half][lane];
+      }
+    return {largest > 0 ? static_cast<double>(smallest) : 0.0, static_cast<double>(largest), energy};
+  }
+};
+
 template <class T>
 SPARSEWIRE_INLINE std::tuple<double, double, double> scan(const T* values, size_t count) {
-  constexpr size_t kLanes = 8;
-  const T infinity = std::numeric_limits<T>::infinity();
-  T least[kLanes], most[kLanes];
-  double sums[kLanes] = {};
-  std::fill_n(least, kLanes, infinity);
-  std::fill_n(most, kLanes, T{0});
-  const auto one = [&](T value, size_t lane) SPARSEWIRE_FLATTEN {
-    const T raw = std::abs(value), magnitude = raw < infinity ? raw : T{0};
-    const T above = magnitude > 0 ? magnitude : infinity;
-    least[lane] = above < least[lane] ? above : least[lane];
-    most[lane] = magnitude > most[lane] ? magnitude : most[lane];
-    sums[lane] += static_cast<double>(magnitude) * static_cast<double>(magnitude);
-  };
+  constexpr size_t kLanes = Scan<T>::kLanes;
+  Scan<T> scan;
   size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (size_t lane = 0; lane < kLanes; ++lane) one(values[i + lane], lane);
-  for (; i < count; ++i) one(values[i], i % kLanes);
-  double energy = 0;
-  for (double sum : sums) energy += sum;
-  const T smallest = *std::min_element(least, least + kLanes), largest = *std::max_element(most, most + kLanes);
-  return {largest > 0 ? static_cast<double>(smallest) : 0.0, static_cast<double>(largest), energy};
+  for (; i + kLanes <= count; i += kLanes) scan.add(values + i);
+  T last[kLanes] = {};  // zeros change nothing
+  std::copy(values + i, values + count, last);
+  scan.add(last);
+  return scan.result();
 }
 
 template <class T>
@@ -50,36 +76,64 @@ struct Tally {
   int64_t above, under, sum, squares;
 };
 
+SPARSEWIRE_INLINE uint32_t bin_of(uint32_t cell) { return log_linear(cell, 5, bits_below(cell, 5)); }
+
+// The same for vectors, which cannot count zeros: a float32 knows its octave. No conditions, or there are no vectors.
+SPARSEWIRE_INLINE int32_t bin_by_float(int32_t cell) {
+  const float number = static_cast<float>(cell | 32);
+  int32_t bits;
+  std::memcpy(&bits, &number, 4);
+  const int32_t below = (bits >> 23) - 132;
+  return (below << 5) + (cell >> below);
+}
+
+// −1 for what has a sign, else 0.
+template <class T>
+SPARSEWIRE_INLINE int32_t flip_of(T value) {
+  std::conditional_t<sizeof(T) == 4, int32_t, int64_t> bits;
+  std::memcpy(&bits, &value, sizeof(T));
+  return static_cast<int32_t>(bits >> (8 * sizeof(T) - 1));
+}
+
 // Count, sum and sum of squares of up to 8192 numbers below 256 in one word each: one addition per value. Four tables
 // take turns, as a value often falls where the one before it did.
 struct Packed {
   static constexpr size_t kTables = 4, kMost = 8192 * kTables;
-  uint64_t words[kTables][kBins][2] = {};
+  uint64_t words[kTables][2 * kBins] = {};
+  uint32_t any = 0;  // all cells so far or-ed: none is larger
 
-  SPARSEWIRE_INLINE void add(size_t table, uint32_t bin, bool negative, uint64_t within) {
-    words[table][bin][negative] += uint64_t{1} << 50 | within << 29 | within * within;
+  // place: 2 · bin + negative
+  SPARSEWIRE_INLINE void add(size_t table, uint32_t place, uint64_t within) {
+    words[table][place] += (uint64_t{1} << 50) + within * (within + (uint64_t{1} << 29));
   }
 
   void flush(Tally* tallies) {
+    const size_t used = 2 * bin_of(any) + 2;
     for (auto& table : words)
-      for (size_t bin = 0; bin < kBins; ++bin)
-        for (size_t negative = 0; negative < 2; ++negative) {
-          const uint64_t word = std::exchange(table[bin][negative], 0);
-          (negative ? tallies[bin].under : tallies[bin].above) += static_cast<int64_t>(word >> 50);
-          tallies[bin].sum += static_cast<int64_t>(word >> 29 & low_mask(21));
-          tallies[bin].squares += static_cast<int64_t>(word & low_mask(29));
-        }
+      for (size_t place = 0; place < used; ++place) {
+        const uint64_t word = std::exchange(table[place], 0);
+        Tally& row = tallies[place / 2];
+        (place % 2 ? row.under : row.above) += static_cast<int64_t>(word >> 50);
+        row.sum += static_cast<int64_t>(word >> 29 & low_mask(21));
+        row.squares += static_cast<int64_t>(word & low_mask(29));
+      }
   }
 };
 
-// Units of each value; at most 0 or at least kTop where a closer look is needed.
+constexpr size_t kChunk = 512;
+
+// Units of each value, −1 below the start and for 0, at least kLast where a closer look is needed; whether some are so.
 template <class T>
-SPARSEWIRE_INLINE void to_units(const T* values, size_t count, double start, double scale, int32_t* units) {
+SPARSEWIRE_INLINE bool to_units(const T* values, size_t count, double start, double scale, int32_t* units) {
+  const double least = start > 0 ? start : std::numeric_limits<double>::denorm_min();
   for (size_t i = 0; i < count; ++i) {
-    const double scaled = (std::abs(static_cast<double>(values[i])) - start) * scale;
-    const double below = scaled < kTop ? scaled : kTop, above = below > -1 ? below : -1;
-    units[i] = static_cast<int32_t>(above);
+    const double magnitude = std::abs(static_cast<double>(values[i])), scaled = (magnitude - start) * scale;
+    const double below = scaled < kTop ? scaled : kTop;
+    units[i] = static_cast<int32_t>(magnitude < least ? -1.0 : below);
   }
+  uint32_t most = 0;
+  for (size_t i = 0; i < count; ++i) most = std::max(most, static_cast<uint32_t>(units[i]));
+  return most >= static_cast<uint32_t>(kLast);
 }
 
 // Whether the value has a place on the grid; if not, it is counted outside.
@@ -98,26 +152,50 @@ SPARSEWIRE_INLINE bool inside(T value, double start, double scale, Tally* tallie
   return false;
 }
 
+// All of a chunk on the grid: what can be is done on vectors; the tables get 2^8 · place + units within the cell.
+template <class T>
+SPARSEWIRE_INLINE void plain_chunk(const T* values, const int32_t* units, size_t count, int32_t* codes,
+                                   Packed& packed) {
+  uint32_t places[kChunk];
+  int32_t any = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t cell = units[i] >> 8, flip = flip_of(values[i]);
+    any |= cell;
+    codes[i] = ((cell + 1) ^ flip) - flip;
+    places[i] = static_cast<uint32_t>((2 * bin_by_float(cell) - flip) << 8 | (units[i] & 255));
+  }
+  packed.any |= static_cast<uint32_t>(any);
+  size_t i = 0;
+  for (; i + Packed::kTables <= count; i += Packed::kTables)
+    for (size_t table = 0; table < Packed::kTables; ++table)
+      packed.add(table, places[i + table] >> 8, places[i + table] & 255);
+  for (; i < count; ++i) packed.add(i % Packed::kTables, places[i] >> 8, places[i] & 255);
+}
+
+template <class T>
+SPARSEWIRE_INLINE void mixed_chunk(const T* values, const int32_t* units, size_t count, double start, double scale,
+                                   int32_t* codes, Packed& packed, Tally* tallies) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t unit = static_cast<uint32_t>(units[i]);
+    if (unit >= static_cast<uint32_t>(kLast) && !inside(values[i], start, scale, tallies, codes + i)) continue;
+    const uint32_t cell = unit >> 8, flip = static_cast<uint32_t>(flip_of(values[i]));
+    packed.any |= cell;
+    packed.add(i % Packed::kTables, 2 * bin_of(cell) - flip, unit & 255);
+    codes[i] = static_cast<int32_t>(((cell + 1) ^ flip) - flip);
+  }
+}
+
 template <class T>
 SPARSEWIRE_INLINE void cells(const T* values, size_t count, double start, double scale, int32_t* codes,
                              Tally* tallies) {
-  constexpr size_t kChunk = 512;
   int32_t units[kChunk];
   Packed packed;
   for (size_t from = 0; from < count; from += kChunk) {
     const size_t n = std::min(kChunk, count - from);
-    to_units(values + from, n, start, scale, units);
-    for (size_t i = 0; i < n; ++i) {
-      const int32_t unit = units[i];
-      const T value = values[from + i];
-      if (static_cast<uint32_t>(unit) - 1 >= kLast - 1u)
-        if (!inside(value, start, scale, tallies, codes + from + i)) continue;
-      const uint32_t cell = static_cast<uint32_t>(unit) >> 8;
-      const bool negative = std::signbit(value);
-      packed.add(i % Packed::kTables, log_linear(cell, 5, bits_below(cell, 5)), negative, unit & 255);
-      const int32_t code = static_cast<int32_t>(cell) + 1, flip = -static_cast<int32_t>(negative);
-      codes[from + i] = (code ^ flip) - flip;
-    }
+    if (to_units(values + from, n, start, scale, units))
+      mixed_chunk(values + from, units, n, start, scale, codes + from, packed, tallies);
+    else
+      plain_chunk(values + from, units, n, codes + from, packed);
     if ((from + kChunk) % Packed::kMost == 0) packed.flush(tallies);
   }
   packed.flush(tallies);

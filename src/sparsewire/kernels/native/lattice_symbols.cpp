@@ -11,69 +11,91 @@ struct Layout {
   bool bit, folded;
 };
 
-// What a cell becomes, but for its sign.
-struct Kind {
-  uint32_t symbol, mask;
-  unsigned width;
-};
+// What a code becomes, in one word: 16 bits of symbol, 16 of width, the extra bits.
+using Piece = uint64_t;
 
-SPARSEWIRE_INLINE Kind kind_of(uint32_t cell, Layout layout) {
+SPARSEWIRE_INLINE unsigned width_of(Piece piece) { return piece >> 16 & 0xFFFF; }
+SPARSEWIRE_INLINE uint64_t extra_of(Piece piece) { return piece >> 32; }
+
+SPARSEWIRE_INLINE Piece piece_of(int32_t code, Layout layout) {
+  const uint32_t raw = static_cast<uint32_t>(code), negative = raw >> 31;
+  if (code == 0 || code == kNotFinite) return negative;
+  const uint32_t cell = ((raw ^ (0 - negative)) + negative) - 1;
   const unsigned below = bits_below(cell >> layout.shift, layout.precision), width = below + layout.shift;
   const uint32_t kind = log_linear(cell >> layout.shift, layout.precision, below);
-  return {2 + (kind << layout.folded), static_cast<uint32_t>(low_mask(width)), width + layout.bit};
+  const uint64_t extra = (cell & low_mask(width)) << layout.bit | (layout.bit & negative);
+  const uint64_t symbol = 2 + (kind << layout.folded) + (layout.folded & negative);
+  return symbol | uint64_t{width + layout.bit} << 16 | extra << 32;
 }
 
-struct Piece {
-  uint32_t symbol, cell;
-  uint64_t extra;
-  unsigned width;
-};
-
-// Small cells are looked up.
+// Small codes of either sign are looked up.
 class Splitter {
  public:
-  SPARSEWIRE_INLINE Splitter(Layout layout, size_t count) : layout_(layout), near_(std::min<size_t>(kNear, count)) {
-    for (uint32_t cell = 0; cell < near_; ++cell) table_[cell] = kind_of(cell, layout);
+  SPARSEWIRE_INLINE Splitter(Layout layout, size_t count) : layout_(layout), near_(count < kNear ? 16 : kNear) {
+    for (uint32_t place = 0; place < 2 * near_; ++place) {
+      table_[place] = piece_of(static_cast<int32_t>(place - near_), layout);
+      widest_ = std::max(widest_, width_of(table_[place]));
+    }
   }
 
-  SPARSEWIRE_INLINE Piece operator()(int32_t code) const {
-    const uint32_t raw = static_cast<uint32_t>(code), negative = raw >> 31;
-    if (code == 0 || code == kNotFinite) return {negative, 0, 0, 0};
-    const uint32_t cell = ((raw ^ (0 - negative)) + negative) - 1;  // signs are random: no branch on them
-    const Kind kind = cell < near_ ? table_[cell] : kind_of(cell, layout_);
-    const uint64_t extra = uint64_t{cell & kind.mask} << layout_.bit | (layout_.bit & negative);
-    return {kind.symbol + (layout_.folded & negative), cell, extra, kind.width};
+  // Whether four pieces from the table fit one append.
+  SPARSEWIRE_INLINE bool narrow() const { return 4 * widest_ <= BitWriter::kMost; }
+
+  SPARSEWIRE_INLINE bool near(const int32_t* four) const {
+    return (place(four[0]) | place(four[1]) | place(four[2]) | place(four[3])) < 2 * near_;
   }
+
+  SPARSEWIRE_INLINE Piece known(int32_t code) const { return table_[place(code)]; }
+
+  SPARSEWIRE_INLINE Piece operator()(int32_t code) {
+    if (place(code) < 2 * near_) return known(code);
+    good_ &= code == kNotFinite || std::abs(int64_t{code}) <= kMostCells;
+    return piece_of(code, layout_);
+  }
+
+  bool good() const { return good_; }  // whether all cells were in range
 
  private:
-  static constexpr size_t kNear = 512;
+  static constexpr uint32_t kNear = 512;
+  SPARSEWIRE_INLINE uint32_t place(int32_t code) const { return static_cast<uint32_t>(code) + near_; }
   Layout layout_;
-  uint32_t near_;
-  Kind table_[kNear];
+  uint32_t near_;  // a power of two
+  unsigned widest_ = 0;
+  bool good_ = true;
+  Piece table_[2 * kNear];
 };
 
-// Whether all cells and symbols are in range. Two pieces have at most 50 bits: one append.
+// The extra bits of two pieces in a row.
+SPARSEWIRE_INLINE uint64_t both(Piece a, Piece b) { return extra_of(a) | extra_of(b) << width_of(a); }
+
+// Whether all cells and symbols are in range. The writer is what takes long, so four pieces go to one append where they
+// may; one alone has at most 24 bits.
 SPARSEWIRE_INLINE bool split(const int32_t* codes, size_t count, Layout layout, uint8_t* symbols, BitWriter& out) {
-  const Splitter piece_of(layout, count);
-  uint32_t most = 0, any = 0;
-  const auto note = [&](size_t i, const Piece& piece) SPARSEWIRE_FLATTEN {
-    symbols[i] = static_cast<uint8_t>(piece.symbol);
-    most = std::max(most, piece.cell);
-    any |= piece.symbol;
+  Splitter splitter(layout, count);
+  Piece any = 0;
+  const auto single = [&](size_t i) SPARSEWIRE_FLATTEN {
+    const Piece piece = splitter(codes[i]);
+    symbols[i] = static_cast<uint8_t>(piece);
+    any |= piece;
+    out.append(extra_of(piece), width_of(piece));
   };
+  const bool narrow = splitter.narrow();
   size_t i = 0;
-  for (; i + 2 <= count; i += 2) {
-    const Piece a = piece_of(codes[i]), b = piece_of(codes[i + 1]);
-    note(i, a);
-    note(i + 1, b);
-    out.append(a.extra | b.extra << a.width, a.width + b.width);
+  for (; i + 4 <= count; i += 4) {
+    if (!narrow || !splitter.near(codes + i)) {
+      for (size_t j = i; j < i + 4; ++j) single(j);
+      continue;
+    }
+    const Piece a = splitter.known(codes[i]), b = splitter.known(codes[i + 1]);
+    const Piece c = splitter.known(codes[i + 2]), d = splitter.known(codes[i + 3]);
+    any |= a | b | c | d;
+    const uint32_t four = static_cast<uint32_t>((a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24);
+    std::memcpy(symbols + i, &four, 4);
+    const unsigned first = width_of(a) + width_of(b);
+    out.append(both(a, b) | both(c, d) << first, first + width_of(c) + width_of(d));
   }
-  for (; i < count; ++i) {
-    const Piece a = piece_of(codes[i]);
-    note(i, a);
-    out.append(a.extra, a.width);
-  }
-  return most < kMostCells && any < 256;
+  for (; i < count; ++i) single(i);
+  return splitter.good() && (any & 0xFFFF) < 256;
 }
 
 auto lattice_split(In<int32_t> codes, int64_t shift, int64_t precision, int64_t signs) {
@@ -169,7 +191,7 @@ struct Points {
   }
 };
 
-// Most codes are near 0: their points come from a table.
+// Most codes are near 0: their points come from a table. `out` may be where the codes are: no typed access to both.
 template <class T>
 bool points(const int32_t* codes, size_t count, const Points& p, T* out) {
   constexpr int32_t kNear = 512;
@@ -178,14 +200,17 @@ bool points(const int32_t* codes, size_t count, const Points& p, T* out) {
   for (int32_t code = -near; code <= near; ++code) table[code + near] = p.at<T>(code);
   bool good = true;
   for (size_t i = 0; i < count; ++i) {
-    const int32_t code = codes[i];
+    int32_t code;
+    std::memcpy(&code, codes + i, sizeof(code));
+    T point;
     if (static_cast<uint32_t>(code) + near <= 2u * near) {
-      out[i] = table[code + near];
+      point = table[code + near];
     } else {
       const int64_t size = code < 0 ? -int64_t{code} : code;
       good &= code == kNotFinite || size <= kMostCells;
-      out[i] = p.at<T>(code);
+      point = p.at<T>(code);
     }
+    std::memcpy(out + i, &point, sizeof(point));
   }
   return good;
 }

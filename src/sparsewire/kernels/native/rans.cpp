@@ -32,12 +32,12 @@ struct Model {
 constexpr size_t kLanes = 4;
 size_t lanes_of(size_t count) { return count >= 4096 ? kLanes : 1; }
 
-// x / f for any 32-bit x by a multiplication: ⌊x · R / 2^(32+s)⌋ with R = ⌈2^(32+s)/f⌉ and s = ⌈log2 f⌉ is exact. R has
-// 33 bits; the uppermost, always set, is left out. A frequency of 4096 never overflows, as its limit would be 2^32.
+// x / f for any 32-bit x by a multiplication: ⌊x · R / 2^64⌋ with R = ⌈2^64/f⌉ is exact. For f = 1, where R does not
+// fit, 2^64 − 1 gives x − 1 and `first` makes up for it. A frequency of 4096 never overflows: its limit would be 2^32.
 struct Step {
-  uint32_t reciprocal = 0, limit = 0;
+  uint64_t reciprocal = 0;
+  uint32_t limit = 0;              // odd for all but what must not come
   uint16_t rarer = 0, first = 0;  // rarer: 4096 − f
-  uint32_t shift = 0;
 };
 
 using Steps = std::array<Step, 256>;
@@ -45,55 +45,56 @@ using Steps = std::array<Step, 256>;
 Steps steps_of(const Model& model) {
   Steps steps;
   for (size_t s = 0; s < 256; ++s) {
-    const uint64_t f = model.of[s].frequency;
+    const uint32_t f = model.of[s].frequency, first = model.of[s].first;
     if (!f) continue;
-    const unsigned log = bit_length(f - 1);
-    const uint64_t inverse = ((uint64_t{1} << (32 + log)) + f - 1) / f;
-    steps[s] = {static_cast<uint32_t>(inverse), static_cast<uint32_t>((f << 20) - 1),
-                static_cast<uint16_t>(kTotal - f), model.of[s].first, log};
+    const uint64_t inverse = f == 1 ? ~uint64_t{0} : ~uint64_t{0} / f + 1;
+    steps[s] = {inverse, (f << 20) - 1, static_cast<uint16_t>(kTotal - f),
+                static_cast<uint16_t>(f == 1 ? first + kTotal - 1 : first)};
   }
   return steps;
 }
 
-SPARSEWIRE_INLINE uint32_t divide(uint64_t x, const Step& step) {
-  return static_cast<uint32_t>((x + (x * step.reciprocal >> 32)) >> step.shift);
+SPARSEWIRE_INLINE uint32_t divide(uint32_t x, const Step& step) {
+  return static_cast<uint32_t>(static_cast<unsigned __int128>(step.reciprocal) * x >> 64);
 }
 
-// Writes words downwards from `to`; returns where the last one went.
+// Writes words from words[at − 1] downwards; returns where the last one went, or null if a symbol has no frequency.
+// What is full nobody can foresee: no branches, but a borrow and a conditional move.
 template <size_t lanes>
-uint16_t* encode(const uint8_t* symbols, size_t count, const Steps& steps, uint32_t* out_states, uint16_t* to) {
-  uint32_t states[lanes];
+SPARSEWIRE_INLINE uint16_t* encode(const uint8_t* symbols, size_t count, const Steps& steps, uint32_t* out_states,
+                                   uint16_t* words, size_t at) {
+  uint32_t states[lanes], all = 1;
   std::fill_n(states, lanes, kLowest);
-  const auto one = [&](size_t i, uint32_t& state) {
+  const auto one = [&](size_t i, uint32_t& state) SPARSEWIRE_FLATTEN {
     const Step& step = steps[symbols[i]];
     uint32_t x = state;
-    const bool full = x > step.limit;
-    to[-1] = static_cast<uint16_t>(x);
-    to -= full;
-    x = full ? x >> 16 : x;
+    words[at - 1] = static_cast<uint16_t>(x);
+    at -= x > step.limit;
+    x = x > step.limit ? x >> 16 : x;
+    all &= step.limit;
     state = x + step.first + divide(x, step) * step.rarer;
   };
   for (; count % lanes; --count) one(count - 1, states[(count - 1) % lanes]);
   for (size_t i = count; i; i -= lanes)
     for (size_t lane = lanes; lane--;) one(i - lanes + lane, states[lane]);
   std::copy_n(states, lanes, out_states);
-  return to;
+  return all ? words + at : nullptr;
 }
 
 Out<uint8_t> rans_encode(In<uint8_t> symbols, In<uint32_t> frequencies) {
   const Model model(frequencies);
   const size_t count = symbols.size(), lanes = lanes_of(count);
-  bool good = true;
-  for (size_t i = 0; i < count; ++i) good &= model.of[symbols.data()[i]].frequency != 0;
-  require(good, "a symbol has no frequency");
   const Steps steps = steps_of(model);
   thread_local Scratch<uint16_t> scratch;
-  uint16_t* words = scratch.take(count + 1);
+  uint16_t* const words = scratch.take(count + 1);
   uint32_t states[kLanes];
-  uint16_t* first = without_gil([&] {
-    return lanes == 1 ? encode<1>(symbols.data(), count, steps, states, words + count + 1)
-                      : encode<kLanes>(symbols.data(), count, steps, states, words + count + 1);
+  const uint16_t* first = without_gil([&] {
+    return fastest([=, &steps, &states, from = symbols.data()](auto) SPARSEWIRE_FLATTEN {
+      return lanes == 1 ? encode<1>(from, count, steps, states, words, count + 1)
+                        : encode<kLanes>(from, count, steps, states, words, count + 1);
+    });
   });
+  require(first, "a symbol has no frequency");
   const size_t tail = 2 * static_cast<size_t>(words + count + 1 - first);
   Buffer<uint8_t> out(4 * lanes + tail);
   std::memcpy(out.data(), states, 4 * lanes);

@@ -116,7 +116,7 @@ def lattice_points(
 ) -> None:
     """What codes stand for: start + (256 · cell + offset) · unit in float64, at most `limit`, with its sign.
 
-    The offset is that of the cell, or the last one for all cells beyond.
+    The offset is that of the cell, or the last one for all cells beyond. `out` may be where the codes are.
     """
     if out.size != codes.size or not offsets.size:
         raise ValueError("codes and tables do not fit")
