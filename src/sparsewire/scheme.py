@@ -21,7 +21,7 @@ from .contract import Exchange as ExchangeCodec
 from .errors import HeaderError, SchemeError
 from .presets import PRESETS, expand
 from .registry import codecs, find, find_wire, nearest
-from .values import Chain
+from .values.chain import Chain
 from .wire import Parameter, Stage, pack_record, unpack_record
 
 DEFAULTS = {

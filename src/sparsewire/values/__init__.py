@@ -1,26 +1,38 @@
-"""Numbers ⇄ bytes."""
+"""Numbers ⇄ bytes. A codec's file is read when it is first asked for: `import sparsewire` needs none of them."""
 
-from .chain import Chain
-from .deflate import Deflate
-from .dexp import FitDExp
-from .entropy import Entropy
-from .fit import FitPoly
-from .half import BFloat16, Half
-from .qsgd import QSGD
-from .quantile import Quantile
-from .raw import RawValues
-from .zstd import Zstd
+from __future__ import annotations
 
-__all__ = [
-    "QSGD",
-    "BFloat16",
-    "Chain",
-    "Deflate",
-    "Entropy",
-    "FitDExp",
-    "FitPoly",
-    "Half",
-    "Quantile",
-    "RawValues",
-    "Zstd",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .chain import Chain
+    from .deflate import Deflate
+    from .dexp import FitDExp
+    from .entropy import Entropy
+    from .fit import FitPoly
+    from .half import BFloat16, Half
+    from .qsgd import QSGD
+    from .quantile import Quantile
+    from .raw import RawValues
+    from .zstd import Zstd
+
+HOMES = {
+    "BFloat16": "half",
+    "Chain": "chain",
+    "Deflate": "deflate",
+    "Entropy": "entropy",
+    "FitDExp": "dexp",
+    "FitPoly": "fit",
+    "Half": "half",
+    "QSGD": "qsgd",
+    "Quantile": "quantile",
+    "RawValues": "raw",
+    "Zstd": "zstd",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"{__name__} has no {name!r}")
+    return getattr(importlib.import_module(f".{HOMES[name]}", __name__), name)
