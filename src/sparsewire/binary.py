@@ -25,7 +25,9 @@ def varint(number: int) -> bytes:
 
 def array(body: bytes | memoryview, dtype: str = "u1") -> Array:
     """The bytes as a read-only array; `ValueError` if they are not a whole number of items."""
-    return np.frombuffer(body, dtype)
+    found: Array = np.frombuffer(body, dtype)
+    # Native kernels expect items at addresses that suit them; sections start anywhere.
+    return found if found.flags.aligned else found.copy()
 
 
 def join(*parts: Any) -> bytes:
