@@ -51,8 +51,8 @@ class AllGather(Exchange):
                 own if rank == comm.rank else _read(message, pieces, rank) for rank, message in enumerate(messages)
             ]
         return [
-            Outcome(piece, mine, entries)
-            for piece, mine, entries in zip(pieces, sealed, zip(*by_rank, strict=True), strict=True)
+            Outcome(piece, one, entries)
+            for piece, one, entries in zip(pieces, sealed, zip(*by_rank, strict=True), strict=True)
         ]
 
 

@@ -142,8 +142,9 @@ def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta | None:
 def _agree(comm: Communicator, settings: Settings, named: dict[str, torch.nn.Parameter]) -> None:
     """Ranks with different schemes would misread each other: better an error now, on all of them."""
     shapes = [(name, tuple(parameter.shape)) for name, parameter in named.items()]
-    facts = (str(settings.plan.scheme), settings.plan.warmup_steps, settings.dense_below, settings.by_bucket,
-             settings.seed, sorted(settings.dense_names), shapes)  # fmt: skip
+    schedule = settings.plan.schedule
+    facts = (str(settings.plan.scheme), settings.plan.warmup_steps, None if callable(schedule) else schedule,
+             settings.dense_below, settings.by_bucket, settings.seed, sorted(settings.dense_names), shapes)  # fmt: skip
     digest = f"{settings.plan.scheme} ({zlib.crc32(repr(facts).encode()):08x})".encode()
     heard = [bytes(message) for message in comm.all_gather(digest, "agree")]
     for rank, message in enumerate(heard):

@@ -118,10 +118,13 @@ class Link:
 
     def detach(self) -> None:
         """Ends the courier; from now on the model's gradients are averaged dense, as without a link."""
+        self._end(in_order=True)
+
+    def _end(self, in_order: bool) -> None:
         if self._socket.link is self:
             self._socket.link = None
             self._courier.stop()
-            self._close(self._courier.error is None)
+            self._close(in_order and self._courier.error is None)
 
     def __enter__(self) -> Link:
         return self
@@ -129,7 +132,8 @@ class Link:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.detach()
+        # After an error here the others may never come to the barrier that ends a link in order.
+        self._end(in_order=kind is None)
 
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the hook calls, on autograd's thread."""
