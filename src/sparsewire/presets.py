@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from . import registry
+from .contract import SLOTS
 from .errors import SchemeError
 
 
@@ -40,4 +41,4 @@ def list_codecs() -> dict[str, list[str]]:
     >>> "rice" in list_codecs()["indices"], "deepreduce" in list_codecs()["presets"]
     (True, True)
     """
-    return {**registry.list_codecs(), "presets": list(PRESETS)}
+    return {**{slot: list(registry.codecs(slot)) for slot in SLOTS}, "presets": list(PRESETS)}

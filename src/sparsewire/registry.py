@@ -93,12 +93,3 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     guess = f"; did you mean {close[0]!r}?" if close else ""
     return f"{guess} (known: {', '.join(known)})"
-
-
-def list_codecs() -> dict[str, list[str]]:
-    """The ids that schemes may name, by slot.
-
-    >>> "rice" in list_codecs()["indices"]
-    True
-    """
-    return {slot: list(codecs(slot)) for slot in SLOTS}
