@@ -69,6 +69,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "entropy_constant": ("topk(100%) | indices=bitmap | values=entropy", PLAIN * 0 - 0.75, "float32"),
     "entropy_signs": ("topk(100%) | indices=bitmap | values=entropy", np.where(PLAIN < 0, -0.7, 0.75), "float32"),
     "entropy_sign_only": ("topk(k=64) | indices=bitmap | values=entropy", (-1.0) ** np.arange(80) * 0.7, "float32"),
+    "entropy_levels": ("topk(100%) | indices=bitmap | values=entropy", np.where(PLAIN < 0, -0.5, 0.75), "float32"),
     "entropy_few": ("topk(k=2) | values=entropy", PLAIN, "float16"),
     "entropy_not_finite": ("topk(k=40) | values=entropy", np.append(PLAIN, [NAN, -INF, 4e9, INF]), "float32"),
     **{

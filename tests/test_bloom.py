@@ -67,15 +67,15 @@ def gradient(size: int = 100_000) -> np.ndarray:
 
 def error(x: np.ndarray, index: str) -> float:
     """‖top-k of x − decoded‖ / ‖top-k of x‖."""
-    best = sw.decode(sw.encode(x, "topk(1%)")).to_dense()
-    seen = sw.decode(sw.encode(x, f"topk(1%) | indices={index}")).to_dense()
+    best = sw.decode(sw.encode(x, "topk(1%) | values=raw")).to_dense()
+    seen = sw.decode(sw.encode(x, f"topk(1%) | indices={index} | values=raw")).to_dense()
     return float(np.linalg.norm(best - seen) / np.linalg.norm(best))
 
 
 @every_layout
 def test_p0_sends_all_entries_and_true_values_beside_them(layout: str) -> None:
     x = gradient()
-    decoded = sw.decode(sw.encode(x, f"topk(1%) | indices=bloom(0.01, p0, {layout})"))
+    decoded = sw.decode(sw.encode(x, f"topk(1%) | indices=bloom(0.01, p0, {layout}) | values=raw"))
     assert np.isin(kernels.topk(x, 1000)[0], decoded.indices).all()
     assert np.array_equal(decoded.values, x[decoded.indices])
     assert decoded.count <= 1000 + 1.15 * 0.01 * 99_000
@@ -86,7 +86,7 @@ def test_p1_and_p2_send_as_many_as_were_selected_and_p2_errs_less(layout: str) -
     x, errors = gradient(), {}
     for policy in ("p1", "p2"):
         index = f"bloom(0.02, {policy}, {layout})"
-        decoded = sw.decode(sw.encode(x, f"topk(1%) | indices={index}"))
+        decoded = sw.decode(sw.encode(x, f"topk(1%) | indices={index} | values=raw"))
         assert decoded.count == 1000
         assert np.array_equal(decoded.values, x[decoded.indices])
         errors[policy] = error(x, index)
@@ -98,7 +98,7 @@ def test_p1_and_p2_send_as_many_as_were_selected_and_p2_errs_less(layout: str) -
 def test_naive_is_as_bad_as_the_paper_says(layout: str) -> None:
     x = gradient()
     assert error(x, f"bloom(0.02, naive, {layout})") > 0.9
-    frame, left = sw.compress(x, f"topk(1%) | indices=bloom(0.02, naive, {layout})")
+    frame, left = sw.compress(x, f"topk(1%) | indices=bloom(0.02, naive, {layout}) | values=raw")
     assert np.array_equal(sw.decode(frame).values, kernels.topk(x, 1000)[1])
     seen = sw.decode(frame)
     expected = x.copy()

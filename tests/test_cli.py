@@ -45,7 +45,7 @@ def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_an_array_comes_back_from_its_frame_file(saved, x, tmp_path, capsys):
-    assert run("encode", saved, "--scheme", "topk(k=100) | indices=rice") == 0
+    assert run("encode", saved, "--scheme", "topk(k=100) | indices=rice | values=raw") == 0
     frame = (tmp_path / "w.swf").read_bytes()
     assert f"{len(frame):,}" in capsys.readouterr().out
     assert run("decode", tmp_path / "w.swf", "-o", tmp_path / "back") == 0
@@ -61,7 +61,7 @@ def test_the_frame_is_the_one_that_encode_gives(saved, x, tmp_path):
 
 
 def test_sparse_output_holds_indices_values_and_shape(saved, x, tmp_path):
-    run("encode", saved, "--scheme", "topk(k=9)")
+    run("encode", saved, "--scheme", "topk(k=9) | values=raw")
     assert run("decode", tmp_path / "w.swf", "--sparse") == 0
     with np.load(tmp_path / "w.npz") as found:
         assert sorted(found.files) == ["indices", "shape", "values"]

@@ -248,11 +248,14 @@ def test_a_spoiled_section_is_refused(how: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "number"), [(2, -1.0), (2, np.inf), (6, 1e30), (10, 300.0), (14, np.nan), (18, -1e20)]
+    ("place", "numbers"),
+    [(2, [np.inf]), (2, [3e38, 3e38]), (6, [np.nan]), (10, [300.0]), (10, [np.nan]), (12, [-1e20]), (12, [-np.inf])],
 )
-def test_a_spoiled_exponential_is_refused(place: int, number: float) -> None:
+def test_a_spoiled_exponential_is_refused(place: int, numbers: list[float]) -> None:
     body = bytearray(through(FitDExp(), CURVE)[1])
-    body[place : place + 4] = np.float32(number).tobytes()
+    spoiled = np.array(numbers, "<f4").tobytes()
+    spoiled = spoiled[2:] if place >= 10 else spoiled  # rates are the upper halves
+    body[place : place + len(spoiled)] = spoiled
     with pytest.raises(ValueError):
         FitDExp().decode(memoryview(body), Context("float32", 40, 40))
 

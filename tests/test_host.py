@@ -14,10 +14,10 @@ from strategies import BACKENDS, make, same_bits, using
 import sparsewire as sw
 from sparsewire.host import to_host
 
-ALL = "topk(100%)"
+ALL = "topk(100%) | values=raw"
 
 
-def sent(x: Any, s: str = "nonzero") -> np.ndarray:
+def sent(x: Any, s: str = "nonzero | values=raw") -> np.ndarray:
     return sw.decode(sw.encode(x, s)).to_dense()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,12 @@ class Reader:
         if number >= 2**64 or (byte == 0 and shift):
             raise HeaderError("an integer is not in its shortest form")
         return number
+
+
+def to_short(number: float, nearest: bool = False) -> int:
+    """The upper half of a float32, rounded to the nearest or towards zero."""
+    return int(struct.unpack("<I", struct.pack("<f", number))[0]) + (nearest << 15) >> 16
+
+
+def from_short(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])

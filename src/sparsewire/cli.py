@@ -278,6 +278,13 @@ def _add_bench(kinds: Any) -> None:
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
     _add_json(parser)
 
+    parser = _add(kinds, "rates", _lab("bench_rates"), "bits per value against error, every value codec and setting")
+    parser.add_argument("--ratio", type=_share, default=0.01, help="share of each gradient (default: %(default)s)")
+    parser.add_argument("--picture", type=Path, metavar="OUT.png", help="draw them")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if entropy is not the smallest somewhere")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
+    _add_json(parser)
+
     parser = _add(kinds, "train", _lab("bench_train"), "training steps of plain DDP and compressed, in turns")
     parser.add_argument("--ranks", type=_count, default=2, help="processes on this machine (default: %(default)s)")
     parser.add_argument("--model-size", choices=["25M", "small", "tiny"], default="25M", help="an MLP (default: 25M)")

@@ -28,7 +28,7 @@ DEFAULTS = {
     "select": "nonzero",
     "transform": "identity",
     "indices": "best",
-    "values": "raw",
+    "values": "entropy",
     "memory": "residual",
     "exchange": "allgather",
 }

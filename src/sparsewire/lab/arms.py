@@ -51,6 +51,7 @@ class Arm:
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.bytes: list[int] = []
+        self.handed: list[int] = []  # bytes of the frames alone, which a link hands over
         self._before = self._stages()
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -62,7 +63,8 @@ class Arm:
         self.seconds.append(time.perf_counter() - start)
         self.losses.append(float(loss.detach()))
         now = wire_bytes()
-        self.bytes.append(self._estimate(handed) if now is None or sent is None else now - sent)
+        self.handed.append(self._handed() - handed)
+        self.bytes.append(self._estimate(self.handed[-1]) if now is None or sent is None else now - sent)
 
     def report(self) -> dict[str, Any]:
         """Per step: loss, seconds, bytes that left this rank; and the mean seconds of each of the link's stages."""
@@ -85,7 +87,7 @@ class Arm:
         others = dist.get_world_size() - 1
         if self.link is None:
             return 2 * others * self.dense_bytes // (others + 1)
-        return others * (self._handed() - handed)
+        return others * handed
 
 
 def _register(model: DDP, hook: str) -> None:

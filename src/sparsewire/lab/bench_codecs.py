@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
 def run(size: int, ratio: float, arrays: dict[str, Array]) -> dict[str, Any]:
     """Machine, settings, a row per index codec and input, and a row per value codec and input."""
     uniform = [_uniform(size, share) for share in UNIFORM]
-    dense = [_top(name, array, ratio) for name, array in {"normal": measure.noise(size), **arrays}.items()]
+    dense = [top(name, array, ratio) for name, array in {"normal": measure.noise(size), **arrays}.items()]
     index_jobs = [(item, name) for item in (*uniform, *dense[1:]) for name in names("indices")]
     value_jobs = [(item, name) for item in dense for name in (*names("values"), *CHAINS)]
     with measure.progress(len(index_jobs) + len(value_jobs)) as advance:
@@ -75,7 +75,7 @@ def _uniform(size: int, share: float) -> Input:
     return Input(f"uniform {share:.1%}", size, indices)
 
 
-def _top(name: str, array: Array, ratio: float) -> Input:
+def top(name: str, array: Array, ratio: float) -> Input:
     tensor = host.to_host(array)
     assert isinstance(tensor, host.Dense)
     indices, values = kernels.topk(tensor.flat, measure.share(ratio, tensor.flat.size))

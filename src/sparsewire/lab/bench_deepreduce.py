@@ -24,7 +24,7 @@ from .tables import number, publish, table
 
 CONVOLUTION = 36_864
 HEADERS = ["method", "values %", "indices %", "map %", "total %", "paper: values", "indices", "rel. error"]
-HEADERS += ["encode ms", "decode ms"]
+HEADERS += ["enc ms", "dec ms"]
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ def made(size: int = 269_722, seed: int = 0) -> Array:
 
 def run(arrays: dict[str, Array]) -> dict[str, Any]:
     """A table per input: one convolution's worth of the first array, all arrays, those that are sparse by nature."""
-    flat = {name: _flat(name, array) for name, array in arrays.items()}
-    first = next(iter(flat))
-    jobs: list[tuple[str, Array, tuple[Method, ...]]] = [(f"{first}, one convolution", _busiest(flat[first]), METHODS)]
-    jobs += [(f"{name}, whole", x, METHODS) for name, x in flat.items()]
-    jobs += [(f"{name}, sparse by nature", x, NATURAL) for name, x in flat.items() if np.count_nonzero(x) < x.size / 2]
+    dense = {name: flat(name, array) for name, array in arrays.items()}
+    first = next(iter(dense))
+    jobs: list[tuple[str, Array, tuple[Method, ...]]] = [(f"{first}, one convolution", busiest(dense[first]), METHODS)]
+    jobs += [(f"{name}, whole", x, METHODS) for name, x in dense.items()]
+    jobs += [(f"{name}, sparse by nature", x, NATURAL) for name, x in dense.items() if np.count_nonzero(x) < x.size / 2]
     with measure.progress(sum(len(methods) for _, _, methods in jobs)) as advance:
         tables = [
             {"input": name, "numel": x.size, "rows": [_row(x, m, advance) for m in methods]}
@@ -95,14 +95,14 @@ def run(arrays: dict[str, Array]) -> dict[str, Any]:
     return {"machine": measure.machine(), "tables": tables}
 
 
-def _flat(name: str, array: Array) -> Array:
+def flat(name: str, array: Array) -> Array:
     tensor = host.to_host(array)
     if not isinstance(tensor, host.Dense) or tensor.flat.size < 2:
         raise InputError(f"{name} is no dense gradient")
     return tensor.flat
 
 
-def _busiest(x: Array) -> Array:
+def busiest(x: Array) -> Array:
     """A stretch as long as one convolution of ResNet-20, where the most happens."""
     starts = range(0, max(1, x.size - CONVOLUTION + 1), CONVOLUTION)
     return max((x[start : start + CONVOLUTION] for start in starts), key=lambda part: float(np.abs(part).sum()))
@@ -142,19 +142,7 @@ def _error(x: Array, frame: bytes, select: Any) -> float:
 def show(result: dict[str, Any]) -> str:
     parts = [measure.machine_line(result["machine"])]
     for one in result["tables"]:
-        headers = [
-            "method",
-            "values %",
-            "indices %",
-            "map %",
-            "total %",
-            "paper: values",
-            "indices",
-            "rel. error",
-            "enc ms",
-            "dec ms",
-        ]
-        parts.append(f"{one['input']}: d = {one['numel']:,}\n" + table(headers, [_cells(row) for row in one["rows"]]))
+        parts.append(f"{one['input']}: d = {one['numel']:,}\n" + table(HEADERS, [_cells(row) for row in one["rows"]]))
     return "\n\n".join(parts)
 
 

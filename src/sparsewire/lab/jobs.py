@@ -31,7 +31,7 @@ def train(
     x, y, test_x, test_y = load(data)
     sizes = [x.shape[1], *hidden, int(y.max()) + 1]
     made = {name: Arm(mlp(sizes, seed), settings, rate, MOMENTUM) for name, settings in arms.items()}
-    for step, chosen in enumerate(_batches(len(x), steps, batch, stage, seed)):
+    for step, chosen in enumerate(batches(len(x), steps, batch, stage, seed)):
         for arm in made.values():
             arm.optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
             arm.step(x[chosen], y[chosen])
@@ -67,7 +67,7 @@ def _images(x: Any) -> torch.Tensor:
     return flat / flat.max()
 
 
-def _batches(count: int, steps: int, batch: int, stage: Stage, seed: int) -> Iterator[torch.Tensor]:
+def batches(count: int, steps: int, batch: int, stage: Stage, seed: int) -> Iterator[torch.Tensor]:
     """This rank's share of each step's samples; epochs are shuffled anew and run into each other."""
     draw = torch.Generator().manual_seed(seed)
     whole = batch * stage.size

@@ -7,16 +7,16 @@ powers are products, systems are eliminated in Python's own floats.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import struct
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..binary import Reader, join
+from ..binary import Reader, from_short, join, to_short
 from ..kernels import Array
 from .curve import CurveCodec, exponent_of, falling, scaled, take_coefficients, take_magnitudes
 
-LARGEST_FACTOR, LARGEST_RATE, SMALLEST_RATE = 2.0**60, 256.0, -(2.0**40)
+LARGEST_RATE, SMALLEST_RATE = 256.0, -(2.0**40)
 TINY = 5
 
 
@@ -29,11 +29,12 @@ class FitDExp(CurveCodec):
     1. S and SS, the first and second cumulative trapezoid integrals of y.
     2. Least squares y ≈ A·SS + B·S + C·x + D, a 4×4 system; b and d are ½(B ± √(B² + 4A)).
     3. Least squares y ≈ a·e^(bx) + c·e^(dx), a 2×2 system.
-    4. The largest magnitude travels too: the drawn curve stays within 0 and it, and does not ascend.
+    4. The drawn curve does not ascend, and never goes below 0. Where it would start above the largest magnitude, 3. is
+       done again with a + c held at that.
 
-    Where this differs from the paper: a single exponential and a constant compete, and the curve that is nearest once
-    its coefficients are rounded is sent, so that complex exponents and singular systems do no harm; step 4; a sign
-    with at most 5 values is sent as it is.
+    Where this differs from the paper: rates travel in 16 bits, which costs nothing since the factors are fitted to them
+    as rounded; a single exponential and a constant compete, and the curve that is nearest once rounded is sent, so that
+    complex exponents and singular systems do no harm; step 4; a sign with at most 5 values is sent as it is.
     """
 
     id = "fit_dexp"
@@ -44,31 +45,73 @@ class FitDExp(CurveCodec):
     def fit(self, magnitudes: Array) -> bytes:
         if magnitudes.size <= TINY:
             return join(magnitudes)
-        y, top = scaled(magnitudes, -exponent_of(float(magnitudes[0]))), magnitudes[:1]
+        exponent, dtype = exponent_of(float(magnitudes[0])), magnitudes.dtype
+        y = scaled(magnitudes, -exponent)
         with np.errstate(all="ignore"):
-            curves = [curve for rates in candidates(y) if usable(curve := with_factors(y, rates, magnitudes.dtype))]
-            best = min(curves, key=lambda curve: square_error(y, evaluate(curve, y.size)))
-        return join(top, np.array(best, magnitudes.dtype))
+            curves = [Curve.fitted(y, rates, magnitudes[0]) for rates in candidates(y)]
+            drawn = ((curve, curve.draw(y.size, dtype)) for curve in curves if sum(curve.factors) <= magnitudes[0])
+            best = min(drawn, key=lambda pair: square_error(y, scaled(pair[1], -exponent)))[0]
+        return best.write(dtype)
 
     def draw(self, reader: Reader, count: int, dtype: np.dtype[np.floating]) -> Array:
         if count <= TINY:
             return take_magnitudes(reader, count, dtype)
-        top = take_magnitudes(reader, 1, dtype)[0]
-        found = take_coefficients(reader, 4, dtype, -SMALLEST_RATE * LARGEST_FACTOR).tolist()
-        if not usable(found):
-            raise ValueError("a coefficient is larger than any fit gives")
         with np.errstate(all="ignore"):
-            curve = scaled(evaluate(found, count), exponent_of(float(top))).astype(dtype)
-        return falling(np.clip(curve, dtype.type(0), top))
+            return Curve.read(reader, dtype).draw(count, dtype)
 
 
-def usable(curve: Sequence[float]) -> bool:
-    """Whether a curve of these (a, b, c, d) stays finite."""
-    a, b, c, d = curve
-    rates, factors = (b, d), (a, c)
-    return all(SMALLEST_RATE <= rate <= LARGEST_RATE for rate in rates) and all(
-        abs(factor) <= LARGEST_FACTOR for factor in factors
-    )
+@dataclass(frozen=True)
+class Curve:
+    """Σ factor · e^(rate·x), one or two of them, as they travel."""
+
+    factors: list[float]
+    rates: list[float]
+
+    @classmethod
+    def fitted(cls, y: Array, rates: list[float], top: np.floating) -> Curve:
+        """The factors that are best for the rates as rounded; y is scaled, `top` is the first as it is."""
+        rates = [from_short(to_short(min(max(rate, SMALLEST_RATE), LARGEST_RATE), nearest=True)) for rate in rates]
+        columns = [powers(rate, y.size) for rate in rates]
+        factors = solve_least_squares(columns, y) or [math.inf]
+        if sum(factors) > y[0]:
+            factors = starting_at(float(y[0]), columns, y)
+        return cls([*rounded(factors, top), 0.0][:2], [*rates, 0.0][:2])
+
+    def write(self, dtype: np.dtype[np.floating]) -> bytes:
+        return join(np.array(self.factors, dtype), struct.pack("<HH", *map(to_short, self.rates)))
+
+    @classmethod
+    def read(cls, reader: Reader, dtype: np.dtype[np.floating]) -> Curve:
+        factors = take_coefficients(reader, 2, dtype, float(np.finfo(dtype).max)).tolist()
+        rates = [from_short(short) for short in struct.unpack("<HH", reader.take(4))]
+        if not all(SMALLEST_RATE <= rate <= LARGEST_RATE for rate in rates):
+            raise ValueError("a rate is larger than any fit gives")
+        if not abs(factors[0] + factors[1]) <= float(np.finfo(dtype).max):
+            raise ValueError("a curve does not begin at a finite number")
+        return cls(factors, rates)
+
+    def draw(self, count: int, dtype: np.dtype[np.floating]) -> Array:
+        (a, c), (b, d) = self.factors, self.rates
+        curve = (a * powers(b, count) + c * powers(d, count)).astype(dtype)
+        return falling(np.clip(curve, dtype.type(0), max(curve[0], dtype.type(0))))
+
+
+def rounded(factors: list[float], top: np.floating) -> list[float]:
+    """Scaled back to where `top` is, in its dtype; the largest gives way where their sum would be rounded above."""
+    whole = scaled(np.array(factors), exponent_of(float(top))).astype(top.dtype)
+    most = np.argmax(np.abs(whole))
+    while top < whole.astype(np.float64).sum() < np.inf:
+        whole[most] = np.nextafter(whole[most], whole.dtype.type(-np.inf))
+    return [float(factor) for factor in whole]
+
+
+def starting_at(top: float, columns: list[Array], y: Array) -> list[float]:
+    """The factors that come closest to y of those whose sum is `top`."""
+    if len(columns) == 1:
+        return [top]
+    apart = columns[0] - columns[1]
+    (first,) = solve_least_squares([apart], y - top * columns[1]) or [0.0]
+    return [first, top - first]
 
 
 def candidates(y: Array) -> list[list[float]]:
@@ -84,20 +127,6 @@ def candidates(y: Array) -> list[list[float]]:
     if pair and (root := pair[1] * pair[1] + 4.0 * pair[0]) >= 0:
         found.append([0.5 * (pair[1] - math.sqrt(root)), 0.5 * (pair[1] + math.sqrt(root))])
     return found
-
-
-def with_factors(y: Array, rates: list[float], dtype: np.dtype[np.floating]) -> list[float]:
-    """(a, b, c, d), rounded to `dtype`; the factors go with the rates as rounded."""
-    rates = [float(dtype.type(min(max(rate, SMALLEST_RATE), LARGEST_RATE))) for rate in rates]
-    factors = solve_least_squares([powers(rate, y.size) for rate in rates], y) or [math.inf, 0.0]
-    pairs = [*zip(factors, rates, strict=False), (0.0, 0.0)][:2]
-    return [float(dtype.type(number)) for pair in pairs for number in pair]
-
-
-def evaluate(curve: Sequence[float], count: int) -> Array:
-    a, b, c, d = curve
-    both: Array = a * powers(b, count) + c * powers(d, count)
-    return both
 
 
 def powers(rate: float, count: int) -> Array:
@@ -138,8 +167,7 @@ def dot(a: Array, b: Array) -> float:
 
 
 def square_error(y: Array, curve: Array) -> float:
-    """Of the curve as it will be clamped."""
-    apart = y - falling(np.clip(curve, 0.0, y[0]))
+    apart = y - curve
     return dot(apart, apart)
 
 

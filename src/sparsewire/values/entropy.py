@@ -24,15 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
-from ..binary import Reader, join, varint
+from ..binary import Reader, from_short, join, to_short, varint
 from ..contract import Context, ValueCodec
 from ..kernels import LATTICE_BINS, Array, Bytes
 from ..sparse import LARGEST, load, store, work_dtype
 from . import frequencies
-from .grid import LISTED, Fit, Grid, find_grid, from_short, to_short
+from .grid import LISTED, Fit, Grid, find_grid, two_levels
 from .raw import STORED, read
 
-RAW, NONE_NEGATIVE, NONE_POSITIVE, SIGN_BIT, SIGN_IN_SYMBOL, SIGN_ONLY = range(6)
+RAW, NONE_NEGATIVE, NONE_POSITIVE, SIGN_BIT, SIGN_IN_SYMBOL, MAGNITUDE, LEVELS = range(7)
 KERNEL_SIGNS = {NONE_NEGATIVE: 0, NONE_POSITIVE: -1, SIGN_BIT: 1, SIGN_IN_SYMBOL: 2}
 ZERO, NOT_FINITE = -1, -2
 TABLE_BITS = 3.0  # what a symbol's entry costs, about
@@ -192,9 +192,8 @@ class Entropy(ValueCodec):
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:
             return b"", values
-        fit = find_grid(values, self.error) if self._may_gain(ctx) else None
-        body, approx = self._coded(fit, ctx) if fit else (b"", values)
-        if fit and len(body) < self.size_limit(ctx):
+        body, approx = self._coded(values, ctx) if self._may_gain(ctx) else (b"", values)
+        if 0 < len(body) < self.size_limit(ctx):
             return body, approx
         stored = store(values, ctx.dtype)
         return join(bytes([RAW]), stored), load(stored, ctx.dtype)
@@ -202,8 +201,8 @@ class Entropy(ValueCodec):
     def decode(self, body: memoryview, ctx: Context) -> Array:
         if not ctx.count or body[:1] == bytes([RAW]):
             return read(body[1 if ctx.count else 0 :], ctx.dtype, ctx.count)
-        if body[:1] == bytes([SIGN_ONLY]):
-            return _signs(body, ctx)
+        if body[0] in (MAGNITUDE, LEVELS):
+            return _on_levels(body, ctx)
         section = Section.read(Reader(body), ctx.count)
         shares = frequencies.frequencies(section.steps, section.resolution)
         if np.count_nonzero(section.steps) > 1:
@@ -218,7 +217,7 @@ class Entropy(ValueCodec):
         return ctx.count and 1 + ctx.count * int(STORED[ctx.dtype][-1])
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
-        if not ctx.count or body[:1] in (bytes([RAW]), bytes([SIGN_ONLY])):
+        if not ctx.count or body[0] in (RAW, MAGNITUDE, LEVELS):
             return {}
         section = Section.read(Reader(body), ctx.count)
         known = section.stream.size + section.extra.size
@@ -227,30 +226,47 @@ class Entropy(ValueCodec):
     def _may_gain(self, ctx: Context) -> bool:
         return self.size_limit(ctx) > 14  # no coded section is shorter
 
-    def _coded(self, fit: Fit, ctx: Context) -> tuple[bytes, Array]:
+    def _coded(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
+        """On two levels, on a grid, or the smaller where signs are skewed; no bytes where the values suit neither."""
+        levels, under = two_levels(values, self.error), int(np.count_nonzero(np.signbit(values)))
+        fit = None if levels and 3 * min(under, values.size - under) >= values.size else find_grid(values, self.error)
+        found = [self._on_grid(fit, ctx)] if fit else []
+        if levels:
+            body = _with_levels(*levels, values)
+            found.append((body, _on_levels(memoryview(body), ctx)))
+        return min(found, key=lambda one: len(one[0]), default=(b"", values))
+
+    @staticmethod
+    def _on_grid(fit: Fit, ctx: Context) -> tuple[bytes, Array]:
         layout, resolution = choose(fit.counts), 1 if ctx.count < 4096 else 2
         steps = frequencies.weigh(layout.symbols(fit.counts), resolution)
         symbols, extra = kernels.lattice_split(fit.codes, layout.shift, layout.precision, KERNEL_SIGNS[layout.signs])
         single = np.count_nonzero(steps) == 1
-        if single and layout.signs == SIGN_BIT and fit.single:
-            grid = fit.grid
-            body = struct.pack("<Bf", SIGN_ONLY, grid.start + int(grid.offsets[0]) * grid.unit) + extra.tobytes()
-            return body, _signs(memoryview(body), ctx)
         shares = frequencies.frequencies(steps, resolution)
         stream = symbols[:0] if single else kernels.rans_encode(symbols, shares)
         section = Section(layout, fit.grid, resolution, steps, stream, extra)
         return section.write(ctx.count), _points(fit.codes, fit.grid, ctx)
 
 
-def _signs(body: memoryview, ctx: Context) -> Array:
-    """One magnitude for all, and a bit for each that is negative."""
-    reader = Reader(body)
-    (magnitude,) = struct.unpack("<xf", reader.take(5))
-    if not 0 <= magnitude < np.inf:
-        raise ValueError("a magnitude is not a finite number ≥ 0")
-    negative = kernels.unpack_bits(reader.rest(), 1, ctx.count)
-    pair = np.array([magnitude, -magnitude], work_dtype(ctx.dtype))
-    return pair[negative]
+def _with_levels(high: float, low: float, values: Array) -> bytes:
+    """A bit for each that is on the lower level; where there is but one, how many are."""
+    head = struct.pack("<Bf", MAGNITUDE, high) if low == -high else struct.pack("<Bff", LEVELS, high, low)
+    which = kernels.pack_bits(np.signbit(values).astype(np.uint32), 1) if high != low else varint(values.size)
+    return join(head, which)
+
+
+def _on_levels(body: memoryview, ctx: Context) -> Array:
+    reader, dtype = Reader(body), work_dtype(ctx.dtype)
+    kind = reader.byte()
+    (high,) = struct.unpack("<f", reader.take(4))
+    low = -high if kind == MAGNITUDE else struct.unpack("<f", reader.take(4))[0]
+    if not -LARGEST[ctx.dtype] <= low <= high <= LARGEST[ctx.dtype]:
+        raise ValueError("levels are out of order or out of range")
+    if low < high:
+        return np.array([high, low], dtype)[kernels.unpack_bits(reader.rest(), 1, ctx.count)]
+    if reader.varint() != ctx.count or reader.left:
+        raise ValueError("the section has another count than the header")
+    return np.full(ctx.count, high, dtype)
 
 
 def _points(codes: NDArray[np.int32], grid: Grid, ctx: Context) -> Array:

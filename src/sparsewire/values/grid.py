@@ -10,13 +10,13 @@ All that is measured are integers, so every machine finds the same grid.
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
+from ..binary import from_short, to_short
 from ..kernels import LATTICE_BINS, Array, Bytes
 
 FINE = 256  # units of a cell
@@ -24,15 +24,6 @@ SAMPLE = 4096
 LISTED = 16  # cells with an offset of their own, at most
 CLOSE = 0.97  # of the wanted error: near enough
 SMALLEST, LARGEST = 2.0**-80, float(np.finfo(np.float32).max)  # magnitudes whose grid 16-bit numbers can say
-
-
-def to_short(number: float) -> int:
-    """The upper half of a float32, rounded towards zero."""
-    return int(struct.unpack("<I", struct.pack("<f", number))[0]) >> 16
-
-
-def from_short(bits: int) -> float:
-    return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
 
 
 @dataclass(frozen=True)
@@ -61,11 +52,6 @@ class Fit:
         """At most."""
         return self.measured + 0.5 * self.grid.unit * math.sqrt(self.codes.size)
 
-    @property
-    def single(self) -> bool:
-        """Whether nothing can be gained by coarser cells."""
-        return not self.counts[1:LATTICE_BINS].any()
-
 
 def find_grid(values: Array, wanted: float) -> Fit | None:
     """The grid with an error of at most `wanted` × the norm of the values; None where they do not suit one."""
@@ -74,24 +60,34 @@ def find_grid(values: Array, wanted: float) -> Fit | None:
         return _fit(values, 0.0, 1.0)
     if not SMALLEST <= largest <= LARGEST:
         return None
-    allowed = wanted * math.sqrt(energy) * (1 - 1e-6)
+    return _many_cells(values, _sample(values), smallest, wanted * math.sqrt(energy) * (1 - 1e-6))
+
+
+def two_levels(values: Array, wanted: float) -> tuple[float, float] | None:
+    """A level for the positive values and one for the negative, opposites if that does; None if both are too far."""
     sample = _sample(values)
-    share = math.sqrt(sample.size / values.size)
-    return _one_cell(values, sample, smallest, largest, allowed, share) or _many_cells(
-        values, sample, smallest, allowed
-    )
-
-
-def _one_cell(
-    values: Array, sample: Array, smallest: float, largest: float, allowed: float, share: float
-) -> Fit | None:
-    """All in one cell, a bit per value, where the sample says that it could do; there the error gets a close look."""
-    unit = max(1.02 * (largest - from_short(to_short(smallest))) / FINE, 2.0**-120)
-    if _fit(sample, smallest, unit).measured > 1.05 * allowed * share:
+    if sample.size < values.size and not _sides(sample, 1.05 * wanted):
         return None
-    fit = _fit(values, smallest, unit)
-    fits = fit.single and (fit.error <= allowed or (fit.measured <= allowed and _exact(values, fit) <= allowed))
-    return fit if fits else None
+    return _sides(values, wanted)
+
+
+def _sides(values: Array, wanted: float) -> tuple[float, float] | None:
+    """The sums go one after the other: every machine finds the same."""
+    under = int(np.count_nonzero(np.signbit(values)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = values.astype(np.float64)
+        signed = float(np.add.accumulate(wide)[-1])
+        total = float(np.add.accumulate(np.abs(wide, out=wide))[-1])
+        energy = float(np.add.accumulate(np.multiply(wide, wide, out=wide))[-1])
+    if not SMALLEST * values.size <= total < LARGEST:
+        return None
+    near = (1 - wanted * wanted * (1 - 1e-6)) * energy  # what the levels' own squares have to reach
+    above = values.size - under
+    if total * total / values.size >= near and under and above:
+        return total / values.size, -total / values.size
+    high, low = (total + signed) / 2 / max(1, above), (signed - total) / 2 / max(1, under)
+    levels = (high if above else low), (low if under else high)
+    return levels if above * high * high + under * low * low >= near else None
 
 
 def _many_cells(values: Array, sample: Array, smallest: float, allowed: float) -> Fit | None:
@@ -105,14 +101,6 @@ def _many_cells(values: Array, sample: Array, smallest: float, allowed: float) -
     return None
 
 
-def _exact(values: Array, fit: Fit) -> float:
-    points = np.empty_like(values)
-    grid = fit.grid
-    kernels.lattice_points(points, fit.codes, grid.start, grid.unit, grid.offsets, LARGEST)
-    with np.errstate(invalid="ignore"):
-        return math.sqrt(kernels.lattice_scan(values - points)[2])
-
-
 def _sample(values: Array) -> Array:
     return np.ascontiguousarray(values[:: -(-values.size // SAMPLE)])
 
@@ -124,7 +112,7 @@ def _search(sample: Array, smallest: float, allowed: float) -> float:
         fit = _fit(sample, smallest, unit)
         ratio = fit.error / math.sqrt(sample.size) / allowed
         good, bad = (fit.grid.unit, bad) if ratio <= 1 else (good, fit.grid.unit)
-        if bad < 1.01 * good or CLOSE <= ratio <= 1 or (ratio <= 1 and fit.single):
+        if bad < 1.01 * good or CLOSE <= ratio <= 1 or (ratio <= 1 and not fit.counts[1:LATTICE_BINS].any()):
             break
         unit = fit.grid.unit * min(4.0, max(0.25, 0.988 / ratio))
         if not good < unit < bad:
