@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import statistics
 import sys
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ class Block(nn.Module):
 def resnet20(seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
     widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
-    blocks = [Block(inside, outside) for inside, outside in zip(widths, widths[1:], strict=False)]
+    blocks = [Block(inside, outside) for inside, outside in itertools.pairwise(widths)]
     stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
     return nn.Sequential(*stem, *blocks, *head).to(memory_format=torch.channels_last)
@@ -93,9 +94,9 @@ def train(stage: Stage, ways: dict[str, Any], data: str, count: int, test: int, 
 
 def images(arrays: dict[str, Any], part: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The first `count` images of a part, from −2 to 2 or so, and their classes."""
-    offsets, body = arrays[f"{part}_offsets"].tolist(), arrays[f"{part}_jpeg"].tobytes()
-    pixels = [torch.frombuffer(bytearray(Image.open(io.BytesIO(body[a:b])).convert("RGB").tobytes()), dtype=torch.uint8)
-              for a, b in zip(offsets[:count], offsets[1:], strict=False)]  # fmt: skip
+    offsets, body = arrays[f"{part}_offsets"][: count + 1].tolist(), arrays[f"{part}_jpeg"].tobytes()
+    pictures = (Image.open(io.BytesIO(body[start:end])) for start, end in itertools.pairwise(offsets))
+    pixels = [torch.frombuffer(bytearray(picture.convert("RGB").tobytes()), dtype=torch.uint8) for picture in pictures]
     x = torch.stack(pixels).view(-1, 32, 32, 3).permute(0, 3, 1, 2).float().div(64).sub(2)
     y = torch.from_numpy(arrays[f"{part}_labels"][:count].astype("i8"))
     return x.contiguous(memory_format=torch.channels_last), y
@@ -166,8 +167,8 @@ def show(result: dict[str, Any]) -> str:
     rows = [[row["way"], f"{row['accuracy']:.2%}", f"{100 * (row['accuracy'] - top):+.2f}",
              " ".join(f"{one:.2%}" for one in row["accuracies"]), f"{100 * row['volume']:.3f}", f"{row['loss']:.3f}",
              row["scheme"] or ""] for row in result["rows"]]  # fmt: skip
-    what = (f"ResNet-20, {result['count']:,} images of CIFAR-10, {result['test']:,} to test; {result['steps']} steps of "
-            f"{RANKS} ranks × {result['batch']}, {result['seeds']} seeds")  # fmt: skip
+    what = f"ResNet-20, {result['count']:,} images of CIFAR-10, {result['test']:,} to test; {result['steps']} steps"
+    what += f" of {RANKS} ranks × {result['batch']} images, {result['seeds']} seeds"
     return f"{measure.machine_line(result['machine'])}\n{what}\n\n{table(headers, rows)}"
 
 

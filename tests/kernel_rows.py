@@ -232,6 +232,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "bloom_build": bloom_args(),
     "bloom_conflicts": bloom_conflicts_args(),
     "chord_knots": knot_args(),
+    "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),

@@ -34,7 +34,7 @@ ODD = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9,
 # name: (scheme, input, dtype)
 RECIPES: dict[str, tuple[str, Any, str]] = {
     **{
-        f"indices_{codec}": (f"topk(20%) | indices={codec}", PLAIN, "float32")
+        f"indices_{codec}": (f"topk(20%) | indices={codec} | values=raw", PLAIN, "float32")
         for codec in ("raw", "bitmap", "run_length", "huffman", "elias_fano", "rice", "best")
     },
     **{
@@ -43,20 +43,20 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     },
     "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
     "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),
-    "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano", PLAIN, "float32"),
-    "select_threshold": ("threshold(value=0.75) | indices=huffman", PLAIN, "float32"),
+    "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano | values=raw", PLAIN, "float32"),
+    "select_threshold": ("threshold(value=0.75) | indices=huffman | values=raw", PLAIN, "float32"),
     "select_nonzero": ("nonzero | indices=run_length | values=half", PLAIN, "float32"),
-    "memory_none": ("topk(k=5) | memory=none", PLAIN, "float32"),
+    "memory_none": ("topk(k=5) | memory=none | values=raw", PLAIN, "float32"),
     "chain_qsgd_deflate": ("topk(30%) | values=qsgd(bits=7, bucket=16)+deflate(level=9)", PLAIN, "float32"),
     "chain_half_zstd": ("topk(30%) | values=half+zstd(level=3, shuffle=false)", PLAIN, "float32"),
     "chain_three": ("topk(30%) | values=qsgd(12)+deflate+zstd", PLAIN, "float32"),
     "qsgd_2_bits": ("topk(50%) | indices=bitmap | values=qsgd(bits=2, bucket=8)", PLAIN, "float32"),
-    "rice_block_8": ("topk(50%) | indices=rice(block=8)", PLAIN, "float32"),
+    "rice_block_8": ("topk(50%) | indices=rice(block=8) | values=raw", PLAIN, "float32"),
     "float64": ("topk(20%) | values=qsgd(16)", PLAIN.reshape(3, 5, 10), "float64"),
     "float16": ("topk(20%) | values=raw", PLAIN, "float16"),
     "bfloat16": ("topk(20%) | values=raw", PLAIN, "bfloat16"),
     "bfloat16_qsgd": ("topk(20%) | values=qsgd(4)+deflate", PLAIN, "bfloat16"),
-    "scalar": ("topk(1%) | indices=bitmap", np.array(-2.5), "float32"),
+    "scalar": ("topk(1%) | indices=bitmap | values=raw", np.array(-2.5), "float32"),
     "empty": ("topk(1%) | indices=huffman | values=qsgd", np.zeros((3, 0, 2)), "float32"),
     "no_entries": ("topk(k=0) | indices=run_length | values=half", PLAIN, "float32"),
     "not_finite": ("topk(k=5) | values=half", np.array([1, NAN, -INF, 4e9, -0.0, INF]), "float32"),
@@ -73,7 +73,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "entropy_few": ("topk(k=2) | values=entropy", PLAIN, "float16"),
     "entropy_not_finite": ("topk(k=40) | values=entropy", np.append(PLAIN, [NAN, -INF, 4e9, INF]), "float32"),
     **{
-        f"wide_{codec}": (f"nonzero | indices={codec}", sparse(WIDE), "float32")
+        f"wide_{codec}": (f"nonzero | indices={codec} | values=raw", sparse(WIDE), "float32")
         for codec in ("raw", "run_length", "huffman", "elias_fano", "rice", "best")
     },
     **{
@@ -90,12 +90,16 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "fit_dexp_not_finite": ("nonzero | values=fit_dexp", ODD, "float32"),
     "chain_fit_poly_deflate": ("topk(60%) | values=fit_poly(rank_bits=4)+deflate", PLAIN, "float32"),
     **{
-        f"bloom_{policy}_{layout}": (f"topk(20%) | indices=bloom(0.05, {policy}, {layout})", PLAIN, "float32")
+        f"bloom_{policy}_{layout}": (
+            f"topk(20%) | indices=bloom(0.05, {policy}, {layout}) | values=raw",
+            PLAIN,
+            "float32",
+        )
         for policy in ("naive", "p0", "p1", "p2")
         for layout in ("classic", "blocked")
     },
     "bloom_not_finite": (
-        "topk(k=5) | indices=bloom(0.1, p2)",
+        "topk(k=5) | indices=bloom(0.1, p2) | values=raw",
         np.array([1, NAN, -INF, 4e9, -0.0, INF, 2, 3]),
         "float32",
     ),

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from strategies import BACKENDS, make, same_bits, tensors, using, work
 
 import sparsewire as sw
-from sparsewire import wire
+from sparsewire import kernels, wire
 from sparsewire.contract import Context
 from sparsewire.values import FitDExp, FitPoly
-from sparsewire.values.curve import CurveCodec, Ranks, descending
+from sparsewire.values.curve import CurveCodec, Ranks
 from sparsewire.values.dexp import exponential, powers
 from sparsewire.values.fit import automatic_segments
 
@@ -113,7 +113,7 @@ def test_decoded_values_keep_their_sign_and_their_range(codec: CurveCodec, x: np
 @given(x=tensors(("float32", "float64")))
 def test_larger_values_stay_at_least_as_large(codec: CurveCodec, x: np.ndarray) -> None:
     approx, _ = through(codec, work(x))
-    order = descending(work(x))[1]
+    order = kernels.descending(work(x))[1]
     first = int((~np.signbit(work(x))).sum())
     assert (np.diff(approx[order][:first]) <= 0).all()
     assert (np.diff(approx[order][first:]) >= 0).all()

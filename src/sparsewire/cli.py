@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import inspect
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from . import __version__, codec
 from .contract import SLOTS, Codec, text
 from .errors import InputError, LimitExceeded, SchemeError, SparsewireError
 from .kernels import Array
+from .lab.arguments import add, add_bench, add_demo, add_group, add_json, count
 from .lab.arrays import load_arrays
 from .lab.tables import number, publish, table, write_file
 from .presets import PRESETS
@@ -30,9 +30,7 @@ from .scheme import Scheme, scheme
 from .sparse import Sparse
 
 DEFAULT_SCHEME = "topk(1%)"
-TRAIN_SCHEME = f"{DEFAULT_SCHEME} | indices=rice | values=qsgd(bits=7) | memory=residual"
 MAX_DENSE = 2**31
-Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -199,50 +197,25 @@ def _describe_frame(info: dict[str, Any]) -> str:
 # --- arguments ---------------------------------------------------------------------------------------------------
 
 
-def _lab(module: str) -> Command:
-    """A command that lives in the lab, imported when it is called."""
-
-    def run(args: argparse.Namespace) -> int:
-        status: int = importlib.import_module(f"{__package__}.lab.{module}").main(args)
-        return status
-
-    return run
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sparsewire", description="Gradients that travel as few bytes.")
     parser.add_argument("--version", action="version", version=f"sparsewire {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_json(_add(commands, "list", _list, "the codecs of every slot and their settings"))
+    add_json(add(commands, "list", _list, "the codecs of every slot and their settings"))
     _add_encode(commands)
     _add_decode(commands)
-    look = _add(commands, "inspect", _inspect, "what a frame holds and what each part of it costs")
+    look = add(commands, "inspect", _inspect, "what a frame holds and what each part of it costs")
     look.add_argument("input", type=Path, metavar="IN.swf")
-    _add_json(look)
-    _add_bench(_add_group(commands, "bench", "measure kernels, codecs or training steps on this machine"))
-    _add_demo(commands)
+    add_json(look)
+    add_bench(add_group(commands, "bench", "measure kernels, codecs or training steps on this machine"))
+    add_demo(commands)
     return parser
-
-
-def _add(commands: Any, name: str, run: Command, summary: str, more: str = "") -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary}. {more}")
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _add_group(commands: Any, name: str, summary: str) -> Any:
-    parser = commands.add_parser(name, help=summary, description=summary)
-    return parser.add_subparsers(title="what", metavar="WHAT", required=True)
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help='write the result as JSON too; "-": only that, to stdout')
 
 
 def _add_encode(commands: Any) -> None:
     more = "A .npy becomes the frame OUT (default: IN.swf). A .npz becomes the directory OUT (default: IN without its "
     more += "suffix) with a frame KEY.swf for each array, KEY quoted as in URLs."
-    parser = _add(commands, "encode", _encode, "compress the arrays of a file into frames", more)
+    parser = add(commands, "encode", _encode, "compress the arrays of a file into frames", more)
     parser.add_argument("input", type=Path, metavar="IN.npy|IN.npz")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT")
     parser.add_argument("--scheme", default=DEFAULT_SCHEME, help='default: "%(default)s"')
@@ -252,70 +225,9 @@ def _add_encode(commands: Any) -> None:
 
 
 def _add_decode(commands: Any) -> None:
-    parser = _add(commands, "decode", _decode, "expand a frame into a dense .npy, or its entries into a .npz")
+    parser = add(commands, "decode", _decode, "expand a frame into a dense .npy, or its entries into a .npz")
     parser.add_argument("input", type=Path, metavar="IN.swf")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: IN.npy, with --sparse IN.npz")
     parser.add_argument("--sparse", action="store_true", help="a .npz of indices (flat), values and shape")
     limit = "refuse larger tensors (default: 2**31 dense, no limit sparse)"
-    parser.add_argument("--max-numel", type=_count, metavar="N", help=limit)
-
-
-def _add_bench(kinds: Any) -> None:
-    parser = _add(kinds, "kernels", _lab("bench_kernels"), "every hot path against one read of the array")
-    parser.add_argument("--size", type=_count, default=25_000_000, help="elements (default: %(default)s)")
-    parser.add_argument("--ratio", type=_share, default=0.01, help="share selected (default: %(default)s)")
-    parser.add_argument("--repeat", type=_count, default=15, help="rounds (default: %(default)s)")
-    parser.add_argument("--threads", type=_count, default=1, help="of the dense-sized kernels (default: 1)")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    _add_json(parser)
-    parser = _add(kinds, "codecs", _lab("bench_codecs"), "size, error and speed of every index and value codec")
-    parser.add_argument("--size", type=_count, default=10_000_000, help="elements (default: %(default)s)")
-    parser.add_argument("--ratio", type=_share, default=0.01, help="share of each array (default: %(default)s)")
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="arrays to measure on as well")
-    _add_json(parser)
-
-    parser = _add(kinds, "deepreduce", _lab("bench_deepreduce"), "the methods of DeepReduce beside the paper's figures")
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
-    _add_json(parser)
-
-    parser = _add(kinds, "rates", _lab("bench_rates"), "bits per value against error, every value codec and setting")
-    parser.add_argument("--ratio", type=_share, default=0.01, help="share of each gradient (default: %(default)s)")
-    parser.add_argument("--picture", type=Path, metavar="OUT.png", help="draw them")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if entropy is not the smallest somewhere")
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
-    _add_json(parser)
-
-    parser = _add(kinds, "train", _lab("bench_train"), "training steps of plain DDP and compressed, in turns")
-    parser.add_argument("--ranks", type=_count, default=2, help="processes on this machine (default: %(default)s)")
-    parser.add_argument("--model-size", choices=["25M", "small", "tiny"], default="25M", help="an MLP (default: 25M)")
-    parser.add_argument("--steps", type=_count, default=20, help="of each kind (default: %(default)s)")
-    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
-    _add_json(parser)
-
-
-def _add_demo(commands: Any) -> None:
-    parser = _add(commands, "demo", _lab("demo"), "two ranks train on digits, plain and compressed, side by side")
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("out/demo.png"), help="picture (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=_count, default=250, help="of each training (default: %(default)s)")
-    parser.add_argument("--hidden", type=_count, default=1024, help="width of the two hidden layers (default: 1024)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
-    _add_json(parser)
-
-
-def _count(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number ≥ 1")
-    return int(word)
-
-
-def _share(word: str) -> float:
-    try:
-        share = float(word[:-1]) / 100 if word.endswith("%") else float(word)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a share: 0.01 or 1%")
-    return share
+    parser.add_argument("--max-numel", type=count, metavar="N", help=limit)

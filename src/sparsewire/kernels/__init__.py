@@ -26,6 +26,7 @@ from .reference import (
     bloom_positives,
     chord_knots,
     dequantize,
+    descending,
     elias_fano_decode,
     elias_fano_encode,
     elias_fano_width,

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,8 @@ from . import measure
 from .measure import Run
 from .tables import number, publish, table
 
-READ, READ_1M, MEMSET, TORCH = (
-    "read floor",
-    "read floor, d = 1M",
-    "memset floor",
-    "torch.topk + sort + gather",
-)
+READ, READ_1M, MEMSET, SORT = "read floor", "read floor, d = 1M", "memset floor", "np.sort of the values"
+TORCH = "torch.topk + sort + gather"
 SMALL = 1_000_000
 PEERS = 8
 SCHEME = "topk(ratio={ratio}) | indices=rice | values=qsgd(bits=7)"
@@ -152,16 +148,23 @@ def _codecs(data: Data) -> Iterator[Case]:
     yield from _codec("indices", "rice", indices, data, encode=0.25, decode=0.12)
     for name in ("elias_fano", "bitmap", "huffman"):
         yield from _codec("indices", name, indices, data)
+    yield from _codec("indices", "bloom(fpr=0.001, policy=p0)", indices, data, encode=14, decode=12)
+    yield from _codec("indices", "bloom(fpr=0.001, policy=p2)", indices, data)
     yield from _codec("values", "qsgd", values, data)
+    yield from _codec("values", "entropy", values, data)
+    yield Case(SORT, lambda: np.sort(values), floor=SORT)
+    yield from _codec("values", "fit_poly", values, data, encode=8, floor=SORT)
 
 
 def _codec(
-    slot: str, name: str, array: Array, data: Data, encode: float | None = None, decode: float | None = None
-) -> Iterator[Case]:
+    slot: str, name: str, array: Array, data: Data, encode: float | None = None, decode: float | None = None,
+    floor: str = READ,
+) -> Iterator[Case]:  # fmt: skip
     codec, ctx = getattr(scheme(f"topk | {slot}={name}"), slot), data.context
-    body = memoryview(codec.encode(array, ctx)[0])
-    yield Case(f"{name} encode", lambda: codec.encode(array, ctx), target=encode)
-    yield Case(f"{name} decode", lambda: codec.decode(body, ctx), target=decode)
+    body, seen = codec.encode(array, ctx)
+    facts = replace(ctx, count=seen.size)
+    yield Case(f"{name} encode", lambda: codec.encode(array, ctx), floor, encode)
+    yield Case(f"{name} decode", lambda: codec.decode(memoryview(body), facts), floor, decode)
 
 
 def _whole(data: Data) -> Iterator[Case]:

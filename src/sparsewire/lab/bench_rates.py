@@ -23,7 +23,7 @@ from .measure import Advance
 from .tables import number, publish, table
 
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3)
-OURS = "entropy"
+OURS, FURTHER = "entropy", (0.001, 0.002, 0.005, 0.4, 0.5)
 RANK_BITS = ("full", *range(1, 11))
 
 
@@ -56,7 +56,7 @@ def run(arrays: dict[str, Array], ratio: float = 0.01) -> dict[str, Any]:
     """For each gradient, and one convolution's worth of each: the points of every codec, and the verdicts."""
     dense = {name: flat(name, array) for name, array in arrays.items()}
     dense |= {f"{name}, one convolution": busiest(x) for name, x in dense.items()}
-    jobs = [*others(), *((OURS, f"{OURS}(error={level})") for level in LEVELS)]
+    jobs = [*others(), *((OURS, f"{OURS}(error={level})") for level in (*LEVELS, *FURTHER))]
     with measure.progress(len(dense) * len(jobs)) as advance:
         inputs = [_measured(top(name, x, ratio), jobs, advance) for name, x in dense.items()]
     return {"machine": measure.machine(), "ratio": ratio, "inputs": inputs}

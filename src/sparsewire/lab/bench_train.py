@@ -10,10 +10,11 @@ from typing import Any
 from ..errors import InputError
 from ..scheme import scheme
 from . import measure
+from .arguments import TRAIN_SCHEME
 from .ranks import Place, run_ranks
 from .tables import number, publish, table
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+SCHEME = TRAIN_SCHEME
 MODELS: dict[str, list[int]] = {"25M": [1024, 4096, 4096, 1000], "small": [64, 1024, 1024, 10], "tiny": [64, 128, 10]}
 BATCH = 8
 PLAIN, COMPRESSED, FP16, POWERSGD = "plain DDP", "sparsewire", "fp16 hook", "PowerSGD rank 4"

@@ -11,10 +11,11 @@ from typing import Any
 from ..errors import InputError
 from ..scheme import scheme as read_scheme
 from . import measure
+from .arguments import TRAIN_SCHEME
 from .ranks import Event, Place, run_ranks
 from .tables import publish, table
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+SCHEME = TRAIN_SCHEME
 SCHEDULE = ((5, 0.25), (10, 0.0625))  # step until, ratio: then the scheme's own
 PLAIN, COMPRESSED = "plain DDP", "sparsewire"
 RANKS = 2

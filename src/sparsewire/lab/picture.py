@@ -13,6 +13,17 @@ from matplotlib.figure import Figure
 from .tables import write_file
 
 COLOURS = ("#7f7f7f", "#d1495b")
+CURVES = {
+    "entropy": "#d1495b",
+    "qsgd": "#30638e",
+    "qsgd+deflate": "#76b0d6",
+    "quantile": "#3c7a57",
+    "fit_poly": "#edae49",
+    "fit_dexp": "#8d6a9f",
+    "half": "#444444",
+    "bfloat16": "#999999",
+}
+MARKERS = "osdv^<*P"
 STEPS = 10  # the loss of one batch is noise: a line is the mean of so many
 
 
@@ -29,6 +40,49 @@ def draw_training(result: dict[str, Any], path: Path) -> None:
     _label(sent, "seconds of its own steps", "bytes sent by a rank so far", f"Bytes: {result['ratio']:.0f} × fewer")
     figure.suptitle(f"{result['parameters']:,} parameters, {result['ranks']} ranks: {result['scheme']}", fontsize=10)
     write_file(path, lambda file: figure.savefig(file, format="png", dpi=110))
+
+
+def draw_rates(result: dict[str, Any], path: Path) -> None:
+    """Bits per value over relative error, a panel per input: every codec's best settings as a line."""
+    inputs = result["inputs"]
+    columns = -(-len(inputs) // 2)
+    figure = Figure(figsize=(1 + 4.6 * columns, 8.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, columns, squeeze=False, sharex=True, sharey=True).flat
+    for axes, one in zip(panels, inputs, strict=False):
+        _draw_rates(axes, one["points"])
+        axes.set_title(f"{one['input']}: {one['count']:,} values", fontsize=10)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    figure.suptitle("Bits per value, maps included, against relative error: lower left is better", fontsize=11)
+    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+
+
+def _draw_rates(axes: Axes, points: list[dict[str, Any]]) -> None:
+    for (name, colour), marker in zip(CURVES.items(), MARKERS, strict=True):
+        best = _front([(point["error"], point["bits"]) for point in points if point["curve"] == name])
+        ours = name == "entropy"
+        style: dict[str, Any] = {
+            "marker": marker,
+            "markersize": 4,
+            "linewidth": 2.6 if ours else 1.2,
+            "zorder": 3 if ours else 2,
+        }
+        errors, bits = [error for error, _ in best], [bits for _, bits in best]
+        axes.plot(errors, bits, color=colour, label=name, **style)
+    axes.set(xscale="log", xlim=(1e-4, 0.5), ylim=(0, 17), xlabel="relative error", ylabel="bits per value")
+    axes.grid(alpha=0.3)
+    axes.label_outer()
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that no other beats in both; least error first."""
+    kept: list[tuple[float, float]] = []
+    for error, bits in sorted(points):
+        if not kept or bits < kept[-1][1]:
+            kept.append((error, bits))
+    return kept
 
 
 def _draw_loss(axes: Axes, losses: list[float], label: str, colour: str) -> None:

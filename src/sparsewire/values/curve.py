@@ -21,22 +21,6 @@ from ..kernels import Array
 from ..sparse import work_dtype
 
 
-def descending(values: Array) -> tuple[Array, Array]:
-    """(magnitudes, positions): first all without a sign, then those with one, each from the largest magnitude down.
-
-    Ties go by position. Magnitudes are compared as bits; −0.0 has a sign.
-    """
-    if values.dtype == np.float64:
-        order = np.argsort(values.view(np.uint64) ^ np.uint64(2**63 - 1), kind="stable")
-        return np.abs(values[order]), order
-    # One sort of (value, position) pairs as integers is several times faster than an argsort.
-    pairs = np.empty((values.size, 2), "<u4")
-    pairs[:, 0] = np.arange(values.size, dtype=np.uint32)
-    pairs[:, 1] = values.view(np.uint32) ^ np.uint32(2**31 - 1)
-    pairs.view("<u8")[:, 0].sort()
-    return (~pairs[:, 1] & np.uint32(2**31 - 1)).view(np.float32), pairs[:, 0].astype(np.intp)
-
-
 def unsigned_count(values: Array) -> int:
     return int(values.size - np.count_nonzero(np.signbit(values)))
 
@@ -195,7 +179,7 @@ class CurveCodec(ValueCodec):
     def order(self, values: Array) -> Array:
         finite = np.isfinite(values)
         places = np.flatnonzero(finite)
-        return np.concatenate([places[descending(values[finite])[1]], np.flatnonzero(~finite)])
+        return np.concatenate([places[kernels.descending(values[finite])[1]], np.flatnonzero(~finite)])
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         values = np.ascontiguousarray(values)
@@ -204,7 +188,7 @@ class CurveCodec(ValueCodec):
         rest = values[finite] if places.size else values
         first = unsigned_count(rest)
         head = Head((first, rest.size - first), places, values[places])
-        magnitudes, order = (np.abs(rest), None) if ctx.ordered else descending(rest)
+        magnitudes, order = (np.abs(rest), None) if ctx.ordered else kernels.descending(rest)
         curves = self.fit(magnitudes[:first]) + self.fit(magnitudes[first:])
         curve = self._draw_both(Reader(curves), head.sides, values.dtype)
         packed, approx = (b"", curve) if order is None else self._map(Ranks(head.sides, self.rank_bits), order, curve)

@@ -22,7 +22,7 @@ from .bits import (
     unpack_uneven,
 )
 from .bloom import bloom_build, bloom_conflicts, bloom_positives
-from .curves import chord_knots, poly_eval, poly_fit
+from .curves import chord_knots, descending, poly_eval, poly_fit
 from .dense import accumulate, add_finite, all_finite, magnitude_bits, scatter, threshold, topk, topk_add, topk_sum
 from .huffman import HUFFMAN_MAX_LENGTH, huffman_codes, huffman_decode, huffman_encode, huffman_lengths
 from .lattice import (

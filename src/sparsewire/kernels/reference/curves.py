@@ -1,11 +1,24 @@
-"""Curves cut into segments and fitted with polynomials."""
+"""Values sorted into curves; curves cut into segments and fitted with polynomials."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .base import Array
+
 MOST_DEGREE = 15
+
+
+def descending(values: Array) -> tuple[Array, NDArray[np.int64]]:
+    """(magnitudes, positions): first all without a sign, then those with one, each from the largest magnitude down.
+
+    Ties go by position. Magnitudes are compared as bits; −0.0 has a sign.
+    """
+    wide = values.dtype == np.float64
+    keys = values.view(np.uint64) ^ np.uint64(2**63 - 1) if wide else values.view(np.uint32) ^ np.uint32(2**31 - 1)
+    order = np.argsort(keys, kind="stable").astype(np.int64)
+    return np.abs(values[order]), order
 
 
 def chord_knots(curve: NDArray[np.float64], segments: int, least: int) -> NDArray[np.int64]:

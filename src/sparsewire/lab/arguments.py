@@ -1,0 +1,96 @@
+"""The arguments of the commands that live in the lab, which are imported when they are called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+Command = Callable[[argparse.Namespace], int]
+
+
+def _lab(module: str) -> Command:
+    def run(args: argparse.Namespace) -> int:
+        status: int = importlib.import_module(f"{__package__}.{module}").main(args)
+        return status
+
+    return run
+
+
+def add(commands: Any, name: str, run: Command, summary: str, more: str = "") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary}. {more}")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_group(commands: Any, name: str, summary: str) -> Any:
+    parser = commands.add_parser(name, help=summary, description=summary)
+    return parser.add_subparsers(title="what", metavar="WHAT", required=True)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="FILE", help='write the result as JSON too; "-": only that, to stdout')
+
+
+def add_bench(kinds: Any) -> None:
+    parser = add(kinds, "kernels", _lab("bench_kernels"), "every hot path against one read of the array")
+    parser.add_argument("--size", type=count, default=25_000_000, help="elements (default: %(default)s)")
+    parser.add_argument("--ratio", type=share, default=0.01, help="share selected (default: %(default)s)")
+    parser.add_argument("--repeat", type=count, default=15, help="rounds (default: %(default)s)")
+    parser.add_argument("--threads", type=count, default=1, help="of the dense-sized kernels (default: 1)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    add_json(parser)
+    parser = add(kinds, "codecs", _lab("bench_codecs"), "size, error and speed of every index and value codec")
+    parser.add_argument("--size", type=count, default=10_000_000, help="elements (default: %(default)s)")
+    parser.add_argument("--ratio", type=share, default=0.01, help="share of each array (default: %(default)s)")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="arrays to measure on as well")
+    add_json(parser)
+
+    parser = add(kinds, "deepreduce", _lab("bench_deepreduce"), "the methods of DeepReduce beside the paper's figures")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
+    add_json(parser)
+
+    parser = add(kinds, "rates", _lab("bench_rates"), "bits per value against error, every value codec and setting")
+    parser.add_argument("--ratio", type=share, default=0.01, help="share of each gradient (default: %(default)s)")
+    parser.add_argument("--picture", type=Path, metavar="OUT.png", help="draw them")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if entropy is not the smallest somewhere")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
+    add_json(parser)
+
+    parser = add(kinds, "train", _lab("bench_train"), "training steps of plain DDP and compressed, in turns")
+    parser.add_argument("--ranks", type=count, default=2, help="processes on this machine (default: %(default)s)")
+    parser.add_argument("--model-size", choices=["25M", "small", "tiny"], default="25M", help="an MLP (default: 25M)")
+    parser.add_argument("--steps", type=count, default=20, help="of each kind (default: %(default)s)")
+    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
+    add_json(parser)
+
+
+def add_demo(commands: Any) -> None:
+    parser = add(commands, "demo", _lab("demo"), "two ranks train on digits, plain and compressed, side by side")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("out/demo.png"), help="picture (default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=count, default=250, help="of each training (default: %(default)s)")
+    parser.add_argument("--hidden", type=count, default=1024, help="width of the two hidden layers (default: 1024)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
+    add_json(parser)
+
+
+def count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number ≥ 1")
+    return int(word)
+
+
+def share(word: str) -> float:
+    try:
+        share = float(word[:-1]) / 100 if word.endswith("%") else float(word)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a share: 0.01 or 1%")
+    return share
