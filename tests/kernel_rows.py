@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from strategies import KINDS, make, supports
 
-from sparsewire.kernels import huffman_lengths, reference
+from sparsewire.kernels import reference
 
 Args = tuple[Any, ...]
 EDGES = [0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 512, 513, 1023, 1024, 1025]
@@ -111,7 +111,13 @@ small_supports = supports(most=2**16)
 
 def huffman_parts(gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     symbols = np.minimum(gaps, 40).astype(np.uint8)
-    return symbols, huffman_lengths(np.bincount(symbols, minlength=1))
+    return symbols, reference.huffman_lengths(np.bincount(symbols, minlength=1))
+
+
+def tallies(seed: int, size: int, bits: int) -> np.ndarray:
+    """Counts of very different sizes, some of them 0, many the same."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 2 ** rng.integers(0, bits, size, endpoint=True))
 
 
 @st.composite
@@ -234,6 +240,8 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "chord_knots": knot_args(),
     "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
+    "gap_symbols": st.tuples(gap_lists() | integers()),
+    "huffman_lengths": st.builds(tallies, seeds, st.integers(1, 256), st.integers(1, 53)).map(lambda counts: (counts,)),
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),
     "lattice_cells": lattice_args(),

@@ -14,24 +14,12 @@ import numpy as np
 from .. import kernels
 from ..binary import Reader, join, varint
 from ..contract import Context, IndexCodec
-from ..kernels import Array, Bytes, huffman_lengths
+from ..kernels import Array, Bytes
 
-
-def _symbols(gaps: Array) -> tuple[Bytes, Bytes]:
-    """(symbol, number of extra bits) of each gap."""
-    wide = gaps.astype(np.uint64)
-    exponent = _floor_log2(wide)
-    below = np.maximum(exponent, 1) - 1
-    middle = (wide >> below.astype(np.uint64)) & np.uint64(1)
-    symbols = np.where(wide < 2, wide, 2 * exponent.astype(np.uint64) + middle).astype(np.uint8)
-    return symbols, np.where(wide < 2, 0, below).astype(np.uint8)
-
-
-def _floor_log2(x: Array) -> Array:
-    """Exact for all uint64, 0 for 0: frexp of a float64 may round up, which the comparison takes back."""
-    exponent = np.maximum(np.frexp(x.astype(np.float64))[1] - 1, 0).astype(np.uint64)
-    over = (exponent > 63) | ((np.uint64(1) << np.minimum(exponent, np.uint64(63))) > np.maximum(x, np.uint64(1)))
-    return exponent - over.astype(np.uint64)
+# By symbol: the number of extra bits, and the gap if they are all 0.
+_SYMBOL = np.arange(128, dtype=np.uint64)
+_EXTRA = (np.maximum(_SYMBOL // 2, 1) - 1).astype(np.uint8)
+_LEAD = np.where(_SYMBOL < 2, _SYMBOL, 2 | _SYMBOL & 1) << _EXTRA
 
 
 @dataclass(frozen=True)
@@ -45,8 +33,8 @@ class Huffman(IndexCodec):
         if not indices.size:
             return b"", indices
         gaps = kernels.gaps(indices)
-        symbols, extra = _symbols(gaps)
-        lengths = huffman_lengths(np.bincount(symbols))
+        symbols, extra = kernels.gap_symbols(gaps)
+        lengths = kernels.huffman_lengths(np.bincount(symbols))
         stream = kernels.huffman_encode(symbols, lengths)
         table = kernels.pack_bits(lengths.astype(np.uint32), 4)
         rest = kernels.pack_uneven(gaps, extra)
@@ -56,20 +44,17 @@ class Huffman(IndexCodec):
         table, stream, rest = self._streams(body, ctx)
         if not ctx.count:
             return kernels.from_gaps(table.astype(np.uint32), ctx.numel).astype(kernels.index_dtype(ctx.numel))
-        symbols = kernels.huffman_decode(stream, table, ctx.count).astype(np.uint64)
+        symbols = kernels.huffman_decode(stream, table, ctx.count)
         if symbols.max() > 127:
             raise ValueError("a Huffman symbol is out of range")
-        exponent = np.maximum(symbols >> np.uint64(1), np.uint64(1))
-        extra = np.where(symbols < 2, 0, exponent - np.uint64(1)).astype(np.uint8)
-        lead = np.where(symbols < 2, symbols, (np.uint64(2) | symbols & np.uint64(1)) << (exponent - np.uint64(1)))
-        return kernels.from_gaps(lead | kernels.unpack_uneven(rest, extra), ctx.numel)
+        return kernels.from_gaps(_LEAD[symbols] | kernels.unpack_uneven(rest, _EXTRA[symbols]), ctx.numel)
 
     def estimate(self, indices: Array, ctx: Context) -> int:
         if not indices.size:
             return 0
-        symbols, extra = _symbols(kernels.gaps(indices))
+        symbols, extra = kernels.gap_symbols(kernels.gaps(indices))
         counts = np.bincount(symbols)
-        bits = int((counts * huffman_lengths(counts)).sum()) + int(extra.sum(dtype=np.int64))
+        bits = int((counts * kernels.huffman_lengths(counts)).sum()) + int(extra.sum(dtype=np.int64))
         return bits // 8 + counts.size // 2 + 5
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:

@@ -33,6 +33,7 @@ from .reference import (
     from_bitmap,
     from_gaps,
     from_run_lengths,
+    gap_symbols,
     gaps,
     huffman_decode,
     huffman_encode,
@@ -72,7 +73,6 @@ from .reference import (
 HELPERS = {
     "elias_fano_width",
     "huffman_codes",
-    "huffman_lengths",
     "index_dtype",
     "log_linear",
     "magnitude_bits",

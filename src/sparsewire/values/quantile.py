@@ -15,7 +15,7 @@ import numpy as np
 from .. import kernels
 from ..binary import Reader, array, join, varint
 from ..contract import Context, ValueCodec
-from ..kernels import Array, Bytes, huffman_lengths
+from ..kernels import Array, Bytes
 from ..sparse import work_dtype
 
 
@@ -36,7 +36,7 @@ class Quantile(ValueCodec):
         if not values.size:
             return b"", values
         means, symbols = self._buckets(values)
-        lengths = huffman_lengths(np.bincount(symbols, minlength=means.size))
+        lengths = kernels.huffman_lengths(np.bincount(symbols, minlength=means.size))
         stream = kernels.huffman_encode(symbols, lengths)
         table = kernels.pack_bits(lengths.astype(np.uint32), 4)
         return join(varint(means.size), means, table, stream), means[symbols]

@@ -1,4 +1,9 @@
 // Canonical Huffman codes of bytes, at most 12 bits long.
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <vector>
+
 #include "bitio.hpp"
 
 namespace sparsewire {
@@ -58,6 +63,69 @@ Out<uint32_t> huffman_codes(In<uint8_t> lengths) {
   Buffer<uint32_t> out(lengths.size());
   for (size_t s = 0; s < lengths.size(); ++s) out.data()[s] = codes[s].bits;
   return out.release();
+}
+
+// --- lengths -----------------------------------------------------------------------------------------------------
+
+struct Node {
+  int64_t weight;
+  int symbol;  // the first of those below it
+  int at;
+
+  bool operator>(const Node& other) const {
+    return weight != other.weight ? weight > other.weight : symbol > other.symbol;
+  }
+};
+
+// Huffman's tree over the leaves; the longest way from its root to one.
+unsigned fill_depths(const std::vector<Node>& leaves, uint8_t* lengths) {
+  std::priority_queue<Node, std::vector<Node>, std::greater<>> heap(std::greater<>{}, leaves);
+  std::vector<int> parents(2 * leaves.size() - 1);
+  for (int next = static_cast<int>(leaves.size()); heap.size() > 1; ++next) {
+    const Node first = heap.top();
+    heap.pop();
+    const Node second = heap.top();
+    heap.pop();
+    parents[first.at] = parents[second.at] = next;
+    heap.push({first.weight + second.weight, std::min(first.symbol, second.symbol), next});
+  }
+  std::vector<unsigned> depths(parents.size(), leaves.size() == 1);
+  for (size_t i = parents.size() - 1; i-- > 0;) depths[i] = depths[parents[i]] + 1;
+  for (const Node& leaf : leaves) lengths[leaf.symbol] = static_cast<uint8_t>(depths[leaf.at]);
+  return *std::max_element(depths.begin(), depths.end());
+}
+
+Out<uint8_t> huffman_lengths(In<int64_t> counts) {
+  require(counts.size() <= 256, "there are too many symbols");
+  std::vector<Node> leaves;
+  for (size_t s = 0; s < counts.size(); ++s) {
+    const int64_t count = counts.data()[s];
+    require(count >= 0 && count < int64_t{1} << 54, "a count is out of range");
+    if (count) leaves.push_back({count, static_cast<int>(s), static_cast<int>(leaves.size())});
+  }
+  Buffer<uint8_t> out(counts.size());
+  std::fill_n(out.data(), counts.size(), 0);
+  while (!leaves.empty() && fill_depths(leaves, out.data()) > kMaxLength)
+    for (Node& leaf : leaves) leaf.weight = (leaf.weight + 1) / 2;
+  return out.release();
+}
+
+// --- gaps --------------------------------------------------------------------------------------------------------
+
+template <class Gap>
+SPARSEWIRE_INLINE void split(const Gap* gaps, size_t count, uint8_t* symbols, uint8_t* extra) {
+  for (size_t i = 0; i < count; ++i) {
+    const unsigned exponent = bit_length(gaps[i] | 1) - 1, below = exponent - (exponent > 0);
+    symbols[i] = static_cast<uint8_t>(2 * below + (gaps[i] >> below));
+    extra[i] = static_cast<uint8_t>(below);
+  }
+}
+
+template <class Gap>
+nb::tuple gap_symbols(In<Gap> gaps) {
+  Buffer<uint8_t> symbols(gaps.size()), extra(gaps.size());
+  without_gil([&] { split(gaps.data(), gaps.size(), symbols.data(), extra.data()); });
+  return nb::make_tuple(symbols.release(), extra.release());
 }
 
 // --- encoding ----------------------------------------------------------------------------------------------------
@@ -148,6 +216,9 @@ Out<uint8_t> huffman_decode(In<uint8_t> data, In<uint8_t> lengths, int64_t count
 }
 
 const Binder binder([](nb::module_& m) {
+  m.def("gap_symbols", &gap_symbols<uint32_t>, nb::arg("gaps").noconvert());
+  m.def("gap_symbols", &gap_symbols<uint64_t>, nb::arg("gaps").noconvert());
+  m.def("huffman_lengths", &huffman_lengths, nb::arg("counts").noconvert());
   m.def("huffman_codes", &huffman_codes, nb::arg("lengths").noconvert());
   m.def("huffman_encode", &huffman_encode, nb::arg("symbols").noconvert(), nb::arg("lengths").noconvert());
   m.def("huffman_decode", &huffman_decode, nb::arg("data").noconvert(), nb::arg("lengths").noconvert(),

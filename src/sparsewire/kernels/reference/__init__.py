@@ -24,7 +24,14 @@ from .bits import (
 from .bloom import bloom_build, bloom_conflicts, bloom_positives
 from .curves import chord_knots, descending, poly_eval, poly_fit
 from .dense import accumulate, add_finite, all_finite, magnitude_bits, scatter, threshold, topk, topk_add, topk_sum
-from .huffman import HUFFMAN_MAX_LENGTH, huffman_codes, huffman_decode, huffman_encode, huffman_lengths
+from .huffman import (
+    HUFFMAN_MAX_LENGTH,
+    gap_symbols,
+    huffman_codes,
+    huffman_decode,
+    huffman_encode,
+    huffman_lengths,
+)
 from .lattice import (
     LATTICE_BINS,
     lattice_cells,

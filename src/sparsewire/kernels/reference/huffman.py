@@ -13,8 +13,27 @@ from .bits import pack_uneven
 HUFFMAN_MAX_LENGTH = 12
 
 
+def gap_symbols(gaps: Array) -> tuple[Bytes, Bytes]:
+    """(symbol, number of extra bits) of each gap: a symbol is the leading bit's place and the bit below it."""
+    wide = gaps.astype(np.uint64)
+    exponent = _floor_log2(wide)
+    below = np.maximum(exponent, 1) - 1
+    middle = (wide >> below.astype(np.uint64)) & np.uint64(1)
+    symbols = np.where(wide < 2, wide, 2 * exponent.astype(np.uint64) + middle).astype(np.uint8)
+    return symbols, np.where(wide < 2, 0, below).astype(np.uint8)
+
+
+def _floor_log2(x: Array) -> Array:
+    """Exact for all uint64, 0 for 0: frexp of a float64 may round up, which the comparison takes back."""
+    exponent = np.maximum(np.frexp(x.astype(np.float64))[1] - 1, 0).astype(np.uint64)
+    over = (exponent > 63) | ((np.uint64(1) << np.minimum(exponent, np.uint64(63))) > np.maximum(x, np.uint64(1)))
+    return exponent - over.astype(np.uint64)
+
+
 def huffman_lengths(counts: Array) -> Bytes:
     """Code lengths for symbols with these counts: Huffman's, halving the counts until none is too long."""
+    if counts.size > 256 or (counts < 0).any() or (counts >= 2**54).any():
+        raise ValueError("there are too many symbols, or a count is out of range")
     used = np.flatnonzero(counts)
     lengths = np.zeros(counts.size, np.uint8)
     weights = {int(symbol): int(counts[symbol]) for symbol in used}
