@@ -27,7 +27,9 @@ def gradients(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_deepreduce_has_a_table_per_input_and_a_row_per_method(gradients, tmp_path, capsys):
     assert run("bench", "deepreduce", gradients, "--json", tmp_path / "out.json") == 0
-    tables = json.loads((tmp_path / "out.json").read_text())["tables"]
+    found = json.loads((tmp_path / "out.json").read_text())
+    tables = found["tables"]
+    assert len(found["filters"]) == 12 and all(0.5 < row["real"] / row["fpr"] < 1.5 for row in found["filters"])
     rows = {table["input"]: {row["method"]: row for row in table["rows"]} for table in tables}
     whole = {"plain, one convolution", "plain, whole", "natural, whole"}
     assert set(rows) == whole | {"natural, sparse by nature"}

@@ -7,13 +7,16 @@ relative to ‖x‖ over the selected ones: 0 where what is sent is exact, howev
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from .. import host
+from .. import host, kernels
 from ..codec import decode, encode, inspect
+from ..contract import Context, IndexCodec
 from ..errors import InputError
 from ..kernels import Array
 from ..scheme import scheme
@@ -23,6 +26,7 @@ from .arrays import load_arrays
 from .tables import number, publish, table
 
 CONVOLUTION = 36_864
+RATES, LAYOUTS, KEYS = (0.1, 0.02, 0.001), ("blocked", "classic"), 8
 HEADERS = ["method", "values %", "indices %", "map %", "total %", "paper: values", "indices", "rel. error"]
 HEADERS += ["enc ms", "dec ms"]
 
@@ -87,12 +91,14 @@ def run(arrays: dict[str, Array]) -> dict[str, Any]:
     jobs: list[tuple[str, Array, tuple[Method, ...]]] = [(f"{first}, one convolution", busiest(dense[first]), METHODS)]
     jobs += [(f"{name}, whole", x, METHODS) for name, x in dense.items()]
     jobs += [(f"{name}, sparse by nature", x, NATURAL) for name, x in dense.items() if np.count_nonzero(x) < x.size / 2]
-    with measure.progress(sum(len(methods) for _, _, methods in jobs)) as advance:
+    steps = sum(len(methods) for _, _, methods in jobs) + len(dense) * len(RATES) * len(LAYOUTS)
+    with measure.progress(steps) as advance:
         tables = [
             {"input": name, "numel": x.size, "rows": [_row(x, m, advance) for m in methods]}
             for name, x, methods in jobs
         ]
-    return {"machine": measure.machine(), "tables": tables}
+        filters = [row for name, x in dense.items() for row in _filters(name, x, advance)]
+    return {"machine": measure.machine(), "tables": tables, "filters": filters}
 
 
 def flat(name: str, array: Array) -> Array:
@@ -139,11 +145,36 @@ def _error(x: Array, frame: bytes, select: Any) -> float:
     return float(np.linalg.norm(wide[every] - approx)) / norm if norm else 0.0
 
 
+def _filters(name: str, x: Array, advance: measure.Advance) -> Iterator[dict[str, Any]]:
+    """How many false positives Bloom filters have, on the top 1 % and on as many indices spread evenly at random."""
+    count = measure.share(0.01, x.size)
+    supports = {"real": kernels.topk(x, count)[0], "uniform": measure.uniform_indices(x.size, count)}
+    for rate, layout in product(RATES, LAYOUTS):
+        advance(f"bloom({rate}, {layout})")
+        codec = scheme(f"topk | indices=bloom(fpr={rate}, policy=p0, layout={layout})").indices
+        found = {kind: _false_positives(codec, support, x.size) for kind, support in supports.items()}
+        yield {"input": name, "fpr": rate, "layout": layout, **found}
+
+
+def _false_positives(codec: IndexCodec, support: Array, numel: int) -> float:
+    """Their share of what is not in the support, the mean of some keys."""
+    contexts = (Context("float32", numel, support.size, key=key) for key in range(KEYS))
+    more = sum(codec.encode(support, ctx)[1].size - support.size for ctx in contexts)
+    return float(more / (KEYS * (numel - support.size)))
+
+
 def show(result: dict[str, Any]) -> str:
     parts = [measure.machine_line(result["machine"])]
     for one in result["tables"]:
         parts.append(f"{one['input']}: d = {one['numel']:,}\n" + table(HEADERS, [_cells(row) for row in one["rows"]]))
-    return "\n\n".join(parts)
+    rows = [[row["input"], row["layout"], f"{row['fpr']:g}", *(_times(row, kind) for kind in ("real", "uniform"))]
+            for row in result["filters"]]  # fmt: skip
+    headers = ["Bloom filters: top 1 % of", "layout", "nominal FPR", "measured × nominal", "uniform indices"]
+    return "\n\n".join([*parts, table(headers, rows)])
+
+
+def _times(row: dict[str, Any], kind: str) -> str:
+    return number(row[kind] / row["fpr"], 3)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
