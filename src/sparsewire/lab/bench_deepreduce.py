@@ -58,14 +58,15 @@ METHODS = (
     Method("Fit-Poly, rice, 4 rank bits", "deepreduce(indices=rice, values=fit_poly(rank_bits=4))"),
     Method("BF-P2+DExp", f"deepreduce(indices={BLOOM.format('p2, layout=classic')}, values=fit_dexp)", 0.02, 0.73),
     Method("BF-P2+QSGD", f"deepreduce(indices={BLOOM.format('p2, layout=classic')}, values=qsgd(bits=7))", 0.25, 0.45),
-    Method("SKCompress", "skcompress", 0.04, 0.30),
+    Method("SKCompress, 2 levels", "skcompress(levels=2)", 0.04, 0.30),
+    Method("SKCompress, 16 levels", "skcompress(levels=16)"),
     Method("ours, 1 % error", "topk(1%) | indices=best | values=entropy(error=0.01)"),
     Method("ours, 5 % error", "topk(1%) | indices=best | values=entropy(error=0.05)"),
     Method("ours, 20 % error", "topk(1%) | indices=best | values=entropy(error=0.2)"),
 )
 NATURAL = (
     Method("BF-P0+QSGD", "nonzero | indices=bloom(fpr=0.6, policy=p0) | values=qsgd(bits=7)"),
-    Method("SKCompress", "nonzero | indices=huffman | values=quantile"),
+    Method("SKCompress, 16 levels", "nonzero | indices=huffman | values=quantile"),
     Method("ours, 5 % error", "nonzero | indices=best | values=entropy(error=0.05)"),
 )
 
