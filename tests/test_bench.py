@@ -64,6 +64,15 @@ def test_entropy_is_the_cheapest_at_every_error(gradients, tmp_path, capsys):
     assert "rates.png" in capsys.readouterr().out
 
 
+def test_json_goes_to_stdout_and_never_over_what_was_to_be_read(gradients, capsys):
+    before = gradients.read_bytes()
+    with pytest.raises(SystemExit, match="2"):
+        run("bench", "deepreduce", "--json", gradients)
+    assert "--json FILE.json" in capsys.readouterr().err and gradients.read_bytes() == before
+    assert run("list", "--json") == 0
+    assert "entropy" in [facts["id"] for facts in json.loads(capsys.readouterr().out)["values"]]
+
+
 def test_a_check_can_fail(monkeypatch, capsys):
     points = [{"curve": name, "codec": name, "bits": bits, "error": 0.001} for name, bits in
               (("entropy", 5.0), ("qsgd", 4.0))]  # fmt: skip

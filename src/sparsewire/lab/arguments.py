@@ -32,7 +32,8 @@ def add_group(commands: Any, name: str, summary: str) -> Any:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help='write the result as JSON too; "-": only that, to stdout')
+    more = 'write the result as JSON too; "-" or nothing: only that, to stdout'
+    parser.add_argument("--json", metavar="FILE", nargs="?", const="-", type=_target, help=more)
 
 
 def add_bench(kinds: Any) -> None:
@@ -94,3 +95,10 @@ def share(word: str) -> float:
     if not 0 < share <= 1:
         raise argparse.ArgumentTypeError(f"{word!r} is not a share: 0.01 or 1%")
     return share
+
+
+def _target(word: str) -> str:
+    """Not the file behind it that was meant to be read."""
+    if Path(word).suffix in (".npy", ".npz", ".swf"):
+        raise argparse.ArgumentTypeError(f"{word} is no file for JSON: say --json FILE.json, or --json - for stdout")
+    return word
