@@ -161,7 +161,7 @@ Places positives(const Filter& filter, const uint8_t* data, size_t limit) {
     scan_classic(filter, data, limit, found);
   require(found.size() <= limit, "the Bloom filter has too many positives");
   filter.to_ids(found);
-  if (filter.words) radix_sort(found, 0, bit_length(filter.numel - 1));
+  if (filter.words) radix_sort(found.data(), found.size(), 0, bit_length(filter.numel - 1));
   return found;
 }
 

@@ -99,11 +99,10 @@ std::vector<uint64_t> places_of(const Filter& filter, const Index* ids, size_t c
 }
 
 // Least significant digit first, by the `width` bits from `low` on.
-inline void radix_sort(std::vector<uint64_t>& keys, unsigned low, unsigned width) {
+inline void radix_sort(uint64_t* keys, size_t count, unsigned low, unsigned width) {
   constexpr unsigned kDigit = 11;
-  Buffer<uint64_t> spare(keys.size());
-  uint64_t *from = keys.data(), *to = spare.data();
-  const size_t count = keys.size();
+  Buffer<uint64_t> spare(count);
+  uint64_t *from = keys, *to = spare.data();
   for (; width; low += kDigit, width -= std::min(width, kDigit)) {
     size_t starts[(1 << kDigit) + 1] = {};
     for (size_t i = 0; i < count; ++i) ++starts[(from[i] >> low & low_mask(kDigit)) + 1];
@@ -111,7 +110,7 @@ inline void radix_sort(std::vector<uint64_t>& keys, unsigned low, unsigned width
     for (size_t i = 0; i < count; ++i) to[starts[from[i] >> low & low_mask(kDigit)]++] = from[i];
     std::swap(from, to);
   }
-  if (from != keys.data()) std::copy_n(from, count, keys.data());
+  if (from != keys) std::copy_n(from, count, keys);
 }
 
 }  // namespace sparsewire

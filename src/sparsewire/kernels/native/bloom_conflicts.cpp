@@ -4,47 +4,55 @@
 namespace sparsewire {
 namespace {
 
+// In buffers that are used again: fresh memory of this size costs as much as all that is done in it.
 struct Set {
-  size_t start, size;
+  uint32_t start, size;
 };
 
+template <class T>
+struct List {
+  explicit List(size_t most) : items(most) {}
+  T* begin() { return items.data(); }
+  T* end() { return items.data() + size; }
+  void push(T item) { items.data()[size++] = item; }
+
+  Buffer<T> items;
+  size_t size = 0;
+};
+
+using Pairs = List<uint64_t>;
+using Sets = List<Set>;
+
 // (bit, which positive) for every bit a positive hashes to, each once, sorted.
-std::vector<uint64_t> bit_pairs(const Filter& filter, const Places& places) {
-  std::vector<uint64_t> pairs;
-  pairs.reserve(places.size() * filter.hashes);
+void fill_pairs(const Filter& filter, const Places& places, Pairs& pairs) {
   for (uint64_t i = 0; i < places.size(); ++i)
-    filter.each_bit(places[i], [&](uint64_t bit) { pairs.push_back(bit << 32 | i); });
-  radix_sort(pairs, 32, bit_length(filter.bits - 1));
-  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-  return pairs;
+    filter.each_bit(places[i], [&](uint64_t bit) { pairs.push(bit << 32 | i); });
+  radix_sort(pairs.begin(), pairs.size, 32, bit_length(filter.bits - 1));
+  pairs.size = std::unique(pairs.begin(), pairs.end()) - pairs.begin();
+}
+
+void fill_sets(Pairs& pairs, Sets& sets) {
+  const uint64_t* pair = pairs.begin();
+  for (size_t at = 0, end; at < pairs.size; at = end) {
+    for (end = at + 1; end < pairs.size && pair[end] >> 32 == pair[at] >> 32;) ++end;
+    sets.push({static_cast<uint32_t>(at), static_cast<uint32_t>(end - at)});
+  }
 }
 
 // By counting; those of one size stay in their order.
-std::vector<Set> by_size(const std::vector<Set>& sets) {
-  size_t most = 0;
+void sort_by_size(Sets& sets, Sets& out) {
+  uint32_t most = 0;
   for (const Set& set : sets) most = std::max(most, set.size);
-  std::vector<size_t> starts(most + 2);
+  std::vector<size_t> starts(size_t{most} + 2);
   for (const Set& set : sets) ++starts[set.size + 1];
   for (size_t i = 0; i <= most; ++i) starts[i + 1] += starts[i];
-  std::vector<Set> out(sets.size());
-  for (const Set& set : sets) out[starts[set.size]++] = set;
-  return out;
-}
-
-std::vector<Set> conflict_sets(const std::vector<uint64_t>& pairs) {
-  std::vector<Set> sets;
-  for (size_t at = 0; at < pairs.size(); at += sets.back().size) {
-    size_t end = at + 1;
-    while (end < pairs.size() && pairs[end] >> 32 == pairs[at] >> 32) ++end;
-    sets.push_back({at, end - at});
-  }
-  return sets;
+  for (const Set& set : sets) out.begin()[starts[set.size]++] = set;
+  out.size = sets.size;
 }
 
 // Which positives p2 takes. A draw removes an element from its set whether it was taken before or not, so that the work
 // is bounded by the number of pairs.
-std::vector<bool> draw(std::vector<uint64_t>& pairs, std::vector<Set>& sets, size_t places, size_t wanted,
-                       uint64_t key) {
+std::vector<bool> draw(uint64_t* pairs, Sets& sets, size_t places, size_t wanted, uint64_t key) {
   std::vector<bool> taken(places);
   uint64_t counter = uint64_t{1} << 32;
   while (wanted) {
@@ -58,11 +66,20 @@ std::vector<bool> draw(std::vector<uint64_t>& pairs, std::vector<Set>& sets, siz
         taken[which] = true;
         wanted -= fresh;
       }
-      if (set.size) sets[left++] = set;
+      if (set.size) sets.begin()[left++] = set;
     }
-    sets.resize(left);
+    sets.size = left;
   }
   return taken;
+}
+
+std::vector<bool> choose(const Filter& filter, const Places& places, size_t wanted) {
+  Pairs pairs(places.size() * filter.hashes);
+  fill_pairs(filter, places, pairs);
+  Sets found(pairs.size), sets(pairs.size);
+  fill_sets(pairs, found);
+  sort_by_size(found, sets);
+  return draw(pairs.begin(), sets, places.size(), wanted, filter.key);
 }
 
 template <class Index>
@@ -70,12 +87,11 @@ Out<Index> bloom_conflicts(In<Index> ids, int64_t numel, int64_t bits, int64_t h
                            int64_t count) {
   const Filter filter(numel, bits, hashes, words, key);
   const size_t size = ids.size(), wanted = to_count(count);
-  require(wanted <= size && size < kMostBits, "there are fewer positives than entries");
+  require(wanted <= size, "there are fewer positives than entries");
+  require(size <= kMostBits / kMostHashes, "there are too many positives");
   Buffer<Index> out(wanted);
   without_gil([&, from = ids.data()] {
-    std::vector<uint64_t> pairs = bit_pairs(filter, places_of(filter, from, size));
-    std::vector<Set> sets = by_size(conflict_sets(pairs));
-    const std::vector<bool> taken = draw(pairs, sets, size, wanted, filter.key);
+    const std::vector<bool> taken = choose(filter, places_of(filter, from, size), wanted);
     for (size_t i = 0, at = 0; i < size; ++i)
       if (taken[i]) out.data()[at++] = from[i];
   });
