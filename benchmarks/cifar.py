@@ -22,7 +22,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional
 
-from sparsewire.errors import SparsewireError
+from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab import measure
 from sparsewire.lab.arms import Arm
 from sparsewire.lab.arrays import load_arrays
@@ -89,7 +89,8 @@ def train(stage: Stage, ways: dict[str, Any], data: str, count: int, test: int, 
             arm.optimizer.param_groups[0]["lr"] = rate * min(10 * (step + 1) / steps, (1 - step / steps) / 0.9)
             arm.step(some, y[chosen])
         stage.emit(step=step, loss={name: arm.losses[-1] for name, arm in arms.items()})
-    return {name: report(arm, *images(arrays, "test", test), stage) for name, arm in arms.items()}
+    others = images(arrays, "test", test)
+    return {name: report(arm, *others, stage) for name, arm in arms.items()}
 
 
 def images(arrays: dict[str, Any], part: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,7 +111,7 @@ def augmented(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 
 def report(arm: Arm, x: torch.Tensor, y: torch.Tensor, stage: Stage) -> dict[str, Any]:
-    """Accuracy, each rank testing its share; and the volume of the steps that the schedule leaves alone."""
+    """Accuracy, each rank testing its share; and the volume of the steps after the schedule, if there are any."""
     module = arm.model.module.eval()
     for buffer in module.buffers():
         dist.broadcast(buffer, 0)
@@ -123,7 +124,7 @@ def report(arm: Arm, x: torch.Tensor, y: torch.Tensor, stage: Stage) -> dict[str
     settled = arm.handed[SCHEDULE[-1][0] + 2 :]  # what a link counts is one step behind
     arm.close()
     return {"accuracy": int(total) / len(y), "loss": statistics.fmean(arm.losses[-20:]),
-            "volume": statistics.fmean(settled) / arm.dense_bytes if arm.link else 1.0}  # fmt: skip
+            "volume": statistics.fmean(settled or arm.handed) / arm.dense_bytes if arm.link else 1.0}  # fmt: skip
 
 
 # --- the whole -----------------------------------------------------------------------------------------------------
@@ -147,13 +148,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ways = {DENSE: {"hook": "none"}, **{name: {**SETTINGS, "scheme": text} for name, text in SCHEMES.items()}}
     facts = {"count": options.train, "test": options.test, "steps": options.steps, "batch": options.batch,
              "rate": options.rate}  # fmt: skip
-    order = {"ways": ways, "data": str(options.data.resolve()), **facts}
+    order = {"ways": ways, "data": str(checked(options.data)), **facts}
     with measure.progress(options.steps * options.seeds) as advance:
         found = [run_ranks("cifar:train", {**order, "seed": seed}, [Place()] * RANKS,
                            lambda event: advance(f"step {event['step'] + 1}"), limit=24 * 3600)[0]
                  for seed in range(options.seeds)]  # fmt: skip
     rows = [{"way": name, "scheme": SCHEMES.get(name), **mean([one[name] for one in found])} for name in ways]
     return {"machine": measure.machine(), **facts, "seeds": options.seeds, "rows": rows}
+
+
+def checked(path: Path) -> Path:
+    missing = {f"{part}_{kind}" for part in ("train", "test") for kind in ("jpeg", "offsets", "labels")}
+    missing -= set(load_arrays(path))
+    if missing:
+        raise InputError(f"{path} has no {', '.join(sorted(missing))}")
+    return path.resolve()
 
 
 def mean(reports: Sequence[dict[str, float]]) -> dict[str, Any]:
