@@ -38,7 +38,7 @@ SPARSEWIRE_INLINE Piece piece_of(int32_t code, Layout layout) {
 // Small codes of either sign are looked up.
 class Splitter {
  public:
-  SPARSEWIRE_INLINE Splitter(Layout layout, size_t count) : layout_(layout), near_(count < kNear ? 16 : kNear) {
+  SPARSEWIRE_INLINE Splitter(Layout layout, size_t count) : layout_(layout), near_(count < 2 * kNear ? 32 : kNear) {
     for (uint32_t place = 0; place < 2 * near_; ++place) {
       table_[place] = piece_of(static_cast<int32_t>(place - near_), layout);
       widest_ = std::max(widest_, width_of(table_[place]));
