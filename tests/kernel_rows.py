@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from strategies import KINDS, make, supports
 
 from sparsewire.kernels import reference
+from sparsewire.kernels.reference.lattice import LATTICE_ROWS, lattice_cells
 
 Args = tuple[Any, ...]
 EDGES = [0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 512, 513, 1023, 1024, 1025]
@@ -187,36 +188,63 @@ def poly_eval_args(args: Args) -> Args:
 
 
 @st.composite
-def lattice_args(draw: st.DrawFn) -> Args:
+def fit_args(draw: st.DrawFn) -> Args:
+    """Numbers as they come, or near two levels, and a wanted error."""
     x = draw(dense())
-    return x, draw(st.sampled_from([0.0, 1e-40, 0.25, 1.5])), draw(st.sampled_from([1e-30, 1.0, 64.0, 1e5, 1e44]))
-
-
-def to_codes(args: Args) -> np.ndarray:
-    return reference.lattice_cells(args[0], args[1], min(args[2], 64.0))[0]
+    if draw(st.integers(0, 3)) == 0:
+        x = np.where(np.signbit(x), x.dtype.type(draw(st.sampled_from([-1.0, 0.5]))), x.dtype.type(1))
+    return x, draw(st.sampled_from([0.0001, 0.001, 0.01, 0.05, 0.2, 0.5, 1.0]))
 
 
 @st.composite
-def split_args(draw: st.DrawFn) -> Args:
-    codes = to_codes(draw(lattice_args()))
-    return codes, draw(st.integers(0, 8)), draw(st.integers(0, 3)), draw(st.integers(-1, 2))
+def layout_args(draw: st.DrawFn) -> Args:
+    """What a grid counted, or a few counts anywhere."""
+    found = reference.lattice_fit(*draw(fit_args()))
+    if found and draw(st.booleans()):
+        return (found[-1],)
+    rng, counts = np.random.default_rng(draw(seeds)), np.zeros(2 * LATTICE_ROWS, np.int64)
+    places = rng.integers(0, draw(st.sampled_from([2, 64, counts.size])), draw(st.integers(0, 40)))
+    counts[places] = rng.integers(0, draw(st.sampled_from([2, 1000, 2**34])), places.size)
+    return (counts,)
+
+
+@st.composite
+def ladder_args(draw: st.DrawFn) -> Args:
+    """Counts that are not all zero, and a resolution."""
+    rng, size = np.random.default_rng(draw(seeds)), draw(st.integers(1, 96))
+    counts = (rng.random(size) ** draw(st.integers(1, 30)) * draw(st.sampled_from([2, 400, 2**40]))).astype(np.int64)
+    counts[rng.integers(0, size)] += 1
+    return counts, draw(st.integers(0, 2))
+
+
+def ladder_decode_args(args: Args) -> Args:
+    counts, resolution = args
+    here = counts[:2] > 0
+    outside = sum(1 << place for place in here.nonzero()[0].tolist())
+    return reference.ladder_encode(*args)[0], counts.size - here.size + int(here.sum()), outside, resolution
+
+
+@st.composite
+def codes(draw: st.DrawFn) -> np.ndarray:
+    start, scale = draw(st.sampled_from([0.0, 1e-40, 0.25, 1.5])), draw(st.sampled_from([1e-30, 1.0, 64.0]))
+    return lattice_cells(draw(dense()), start, scale)[0]
+
+
+@st.composite
+def split_args(draw: st.DrawFn, least_precision: int = 0) -> Args:
+    return draw(codes()), draw(st.integers(0, 8)), draw(st.integers(least_precision, 3)), draw(st.integers(-1, 2))
 
 
 def join_args(args: Args) -> Args:
-    _, shift, precision, signs = args
-    kinds = np.arange(254) >> (signs == 2)
-    below = np.minimum(np.maximum(0, (kinds >> precision) - 1), 22 - shift)
-    lowest = np.append([-1, -2], np.minimum((kinds - (below << precision)) << below + shift, 2**22))
-    widths = np.append([0, 0], below + shift + (signs == 1)).astype(np.uint8)
-    return *reference.lattice_split(*args), lowest.astype(np.int32), widths, signs
+    return *reference.lattice_split(*args), *args[1:]
 
 
 @st.composite
 def points_args(draw: st.DrawFn) -> Args:
-    args = draw(lattice_args())
+    dtype, cells = draw(st.sampled_from([np.float32, np.float64])), draw(codes())
     offsets = np.random.default_rng(draw(seeds)).integers(0, 256, draw(st.integers(1, 17)), dtype=np.uint8)
     start, unit, limit = (draw(st.sampled_from(some)) for some in ([0.0, 1e-40, 1.5], [1e-40, 0.01, 1e30], [9.0, 3e38]))
-    return np.zeros_like(args[0]), to_codes(args), start, unit, offsets, limit
+    return np.zeros(cells.size, dtype), cells, start, unit, offsets, limit
 
 
 @st.composite
@@ -244,9 +272,11 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "huffman_lengths": st.builds(tallies, seeds, st.integers(1, 256), st.integers(1, 53)).map(lambda counts: (counts,)),
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),
-    "lattice_cells": lattice_args(),
+    "ladder_encode": ladder_args(),
+    "lattice_fit": fit_args(),
+    "lattice_layout": layout_args(),
+    "lattice_levels": fit_args(),
     "lattice_points": points_args(),
-    "lattice_scan": st.tuples(dense()),
     "lattice_split": split_args(),
     "pack_bits": pack_bits_args(),
     "pack_deltas": st.tuples(st.builds(walks, seeds, sizes)),
@@ -274,8 +304,9 @@ READERS: dict[str, st.SearchStrategy[Args]] = {
     "from_gaps": supports().map(lambda s: (reference.gaps(s[0]), s[1])),
     "from_run_lengths": supports().map(lambda s: (*reference.run_lengths(s[0]), s[1], s[0].size)),
     "huffman_decode": gap_lists().map(huffman_parts).map(lambda p: (reference.huffman_encode(*p), p[1], p[0].size)),
+    "ladder_decode": ladder_args().map(ladder_decode_args),
+    "lattice_join": split_args(least_precision=1).map(join_args),
     "poly_eval": poly_args().map(poly_eval_args),
-    "lattice_join": split_args().map(join_args),
     "rans_decode": rans_args().map(lambda a: (reference.rans_encode(*a), a[1], a[0].size)),
     "rice_decode": rice_args.map(rice_decode_args),
     "unpack_bits": unpack_bits_args(),

@@ -10,6 +10,7 @@ from strategies import BACKENDS, DTYPES, make, same_bits, using, work
 
 import sparsewire as sw
 from sparsewire.contract import Context
+from sparsewire.kernels.reference.layout import _log2
 from sparsewire.values import QSGD, Chain, Entropy, Half, Quantile
 
 ERRORS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3]
@@ -123,6 +124,20 @@ def test_huge_and_tiny_numbers_keep_their_error(scale: float) -> None:
         x = (normal * scale).astype(dtype)
         approx = Entropy().encode(x, context(x))[1]
         assert np.linalg.norm(approx / scale - x / scale) <= 0.05 * np.linalg.norm(x / scale)
+
+
+def test_numbers_near_the_largest_have_a_grid() -> None:
+    x = np.full(300, 3.3e38, np.float32)
+    x[5] = 1e-10
+    for wanted in (0.05, 0.5):
+        size, error = sent(Entropy(wanted), x)
+        assert size < 100
+        assert error <= wanted
+
+
+def test_costs_are_counted_with_logarithms_that_are_near_enough() -> None:
+    numbers = np.unique(np.geomspace(1, 2**40, 5000).astype(np.int64))
+    assert np.abs(_log2(numbers) / 65536 - np.log2(numbers)).max() < 3e-5
 
 
 def test_what_is_not_finite_costs_the_others_nothing() -> None:

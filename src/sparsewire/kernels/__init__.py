@@ -14,7 +14,6 @@ from types import ModuleType
 from . import reference
 from .reference import (
     HUFFMAN_MAX_LENGTH,
-    LATTICE_BINS,
     Array,
     Bytes,
     accumulate,
@@ -39,12 +38,14 @@ from .reference import (
     huffman_encode,
     huffman_lengths,
     index_dtype,
-    lattice_cells,
+    ladder_decode,
+    ladder_encode,
+    lattice_fit,
     lattice_join,
+    lattice_layout,
+    lattice_levels,
     lattice_points,
-    lattice_scan,
     lattice_split,
-    log_linear,
     pack_bits,
     pack_deltas,
     pack_uneven,
@@ -74,7 +75,6 @@ HELPERS = {
     "elias_fano_width",
     "huffman_codes",
     "index_dtype",
-    "log_linear",
     "magnitude_bits",
     "mix64",
 }

@@ -68,7 +68,8 @@ class Chain:
         return {} if self.squeezers else self.source.notes(body, ctx)
 
     def _facts(self, ctx: Context) -> Context:
-        return replace(ctx, packed=not self.squeezers)
+        packed = not self.squeezers
+        return ctx if ctx.packed == packed else replace(ctx, packed=packed)
 
     def to_dict(self) -> object:
         stages = [stage.to_dict() for stage in self.stages]

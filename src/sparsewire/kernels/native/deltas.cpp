@@ -1,55 +1,15 @@
-// pack_deltas, unpack_deltas: small numbers that hardly change, as folded differences in unary.
-#include <cstring>
-
-#include "common.hpp"
+// pack_deltas, unpack_deltas.
+#include "deltas.hpp"
 
 namespace sparsewire {
 namespace {
 
-constexpr int kMost = 63;
-
-inline unsigned fold(int change) { return change < 0 ? -2 * change - 1 : 2 * change; }
-inline int unfold(uint64_t folded) { return folded & 1 ? -static_cast<int>((folded + 1) / 2) : static_cast<int>(folded / 2); }
-
-Out<uint8_t> pack_deltas(In<uint8_t> numbers) {
-  uint64_t bits = 0;
-  int before = 0;
-  for (size_t i = 0; i < numbers.size(); before = numbers.data()[i++]) bits += fold(numbers.data()[i] - before) + 1;
-  Buffer<uint8_t> out((bits + 7) / 8);
-  std::memset(out.data(), 0, out.size());
-  uint64_t at = 0;
-  before = 0;
-  for (size_t i = 0; i < numbers.size(); before = numbers.data()[i++]) {
-    at += fold(numbers.data()[i] - before) + 1;
-    out.data()[(at - 1) / 8] |= 1u << ((at - 1) % 8);
-  }
-  return out.release();
-}
-
-// Walks the ones of the stream, eight bytes at a time.
-void unpack(const uint8_t* data, size_t size, uint8_t* out, size_t count) {
-  size_t found = 0;
-  uint64_t next = 0;  // where the next code starts
-  int number = 0;
-  for (size_t at = 0; at < size; at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, data + at, size - at < 8 ? size - at : 8);
-    for (; word; word &= word - 1) {
-      const uint64_t end = 8 * at + __builtin_ctzll(word);
-      require(found < count && end - next <= 2 * kMost, "the changes do not fit their count");
-      number += unfold(end - next);
-      require(number >= 0 && number <= kMost, "a number is not in 0…63");
-      out[found++] = static_cast<uint8_t>(number);
-      next = end + 1;
-    }
-  }
-  require(found == count && size == (next + 7) / 8, "the changes do not fit their count");
-}
+Out<uint8_t> pack_deltas(In<uint8_t> numbers) { return write_deltas(numbers.data(), numbers.size()); }
 
 Out<uint8_t> unpack_deltas(In<uint8_t> data, int64_t count) {
   require(count >= 0 && static_cast<uint64_t>(count) <= 8 * data.size(), "the changes do not fit their count");
   Buffer<uint8_t> out(count);
-  unpack(data.data(), data.size(), out.data(), count);
+  read_deltas(data.data(), data.size(), out.data(), count);
   return out.release();
 }
 

@@ -9,6 +9,13 @@ namespace {
 struct Layout {
   unsigned shift, precision;
   bool bit, folded;
+
+  Layout(int64_t shift_, int64_t precision_, int64_t signs)
+      : shift(static_cast<unsigned>(shift_)), precision(static_cast<unsigned>(precision_)), bit(signs == 1),
+        folded(signs == 2) {
+    require(shift_ >= 0 && shift_ <= 22 && precision_ >= 0 && precision_ <= 5 && signs >= -1 && signs <= 2,
+            "a shift, a precision or a kind of signs is out of range");
+  }
 };
 
 // What a code becomes, in one word: 16 bits of symbol, 16 of width, the extra bits.
@@ -31,7 +38,7 @@ SPARSEWIRE_INLINE Piece piece_of(int32_t code, Layout layout) {
 // Small codes of either sign are looked up.
 class Splitter {
  public:
-  SPARSEWIRE_INLINE Splitter(Layout layout, size_t count) : layout_(layout), near_(count < kNear ? 16 : kNear) {
+  SPARSEWIRE_INLINE Splitter(Layout layout, size_t count) : layout_(layout), near_(count < 2 * kNear ? 32 : kNear) {
     for (uint32_t place = 0; place < 2 * near_; ++place) {
       table_[place] = piece_of(static_cast<int32_t>(place - near_), layout);
       widest_ = std::max(widest_, width_of(table_[place]));
@@ -99,11 +106,9 @@ SPARSEWIRE_INLINE bool split(const int32_t* codes, size_t count, Layout layout, 
 }
 
 auto lattice_split(In<int32_t> codes, int64_t shift, int64_t precision, int64_t signs) {
-  require(shift >= 0 && shift <= 22 && precision >= 0 && precision <= 5 && signs >= -1 && signs <= 2,
-          "a shift, a precision or a kind of signs is out of range");
+  const Layout layout(shift, precision, signs);
   const size_t count = codes.size();
   Buffer<uint8_t> symbols(count), extra(4 * count + BitWriter::kSlack);
-  const Layout layout{static_cast<unsigned>(shift), static_cast<unsigned>(precision), signs == 1, signs == 2};
   const ptrdiff_t bytes = without_gil([&] {
     return fastest([=, from = codes.data(), to = symbols.data(), bits = extra.data()](auto) SPARSEWIRE_FLATTEN {
       BitWriter writer(bits);
@@ -116,8 +121,27 @@ auto lattice_split(In<int32_t> codes, int64_t shift, int64_t precision, int64_t 
 }
 
 struct Symbol {
-  int32_t lowest;
+  int32_t lowest;  // its first cell; −1 for code 0, −2 for not finite
   uint32_t width;
+};
+
+// Symbols that stand for cells of the grid; all from `size` on do not.
+struct Symbols {
+  std::array<Symbol, 256> of{};
+  size_t size = 2;
+
+  explicit Symbols(Layout layout) {
+    of[0].lowest = -1;
+    of[1].lowest = -2;
+    for (; size < of.size(); ++size) {
+      const uint32_t kind = static_cast<uint32_t>(size - 2) >> layout.folded, octave = kind >> layout.precision;
+      const uint32_t below = octave ? octave - 1 : 0, width = below + layout.shift;
+      if (width > 22) return;
+      const uint64_t lowest = uint64_t{kind - (below << layout.precision)} << width;
+      if (lowest + (uint64_t{1} << width) > kMostCells) return;
+      of[size] = {static_cast<int32_t>(lowest), width + layout.bit};
+    }
+  }
 };
 
 SPARSEWIRE_INLINE int32_t code_of(Symbol symbol, uint64_t extra, uint32_t number, int signs) {
@@ -147,26 +171,18 @@ SPARSEWIRE_INLINE bool join(const uint8_t* symbols, size_t count, const uint8_t*
   return bytes_of(bit) == size;
 }
 
-Out<int32_t> lattice_join(In<uint8_t> symbols, In<uint8_t> extra, In<int32_t> lowest, In<uint8_t> widths,
-                          int64_t signs) {
-  const size_t count = symbols.size(), size = lowest.size();
-  require(size == widths.size(), "tables of symbols do not fit");
-  std::array<Symbol, 256> table{};
-  for (size_t s = 0; s < size; ++s) {
-    const int32_t first = lowest.data()[s];
-    require(first >= -2 && first < static_cast<int32_t>(kMostCells) && widths.data()[s] <= 24,
-            "tables of symbols do not fit");
-    if (s < 256) table[s] = {first, widths.data()[s]};
-  }
+Out<int32_t> lattice_join(In<uint8_t> symbols, In<uint8_t> extra, int64_t shift, int64_t precision, int64_t signs) {
+  const Symbols table(Layout(shift, precision, signs));
+  const size_t count = symbols.size();
   uint8_t top = 0;
   for (size_t i = 0; i < count; ++i) top = std::max(top, symbols.data()[i]);
-  require(!count || top < size, "symbols, extra bits and tables do not fit");
+  require(top < table.size, "a symbol stands for cells beyond the grid");
   Buffer<int32_t> codes(count);
   const bool good = without_gil([&] {
     return fastest([=, &table, from = symbols.data(), data = extra.data(), bytes = extra.size(), to = codes.data()](
                        auto) SPARSEWIRE_FLATTEN {
       const int kind = static_cast<int>(signs);
-      return join(from, count, data, bytes, table, kind, to);
+      return join(from, count, data, bytes, table.of, kind, to);
     });
   });
   require(good, "there are too many or too few extra bits");
@@ -233,7 +249,7 @@ const Binder binder([](nb::module_& m) {
   m.def("lattice_split", &lattice_split, nb::arg("codes").noconvert(), nb::arg("shift"), nb::arg("precision"),
         nb::arg("signs"));
   m.def("lattice_join", &lattice_join, nb::arg("symbols").noconvert(), nb::arg("extra").noconvert(),
-        nb::arg("lowest").noconvert(), nb::arg("widths").noconvert(), nb::arg("signs"));
+        nb::arg("shift"), nb::arg("precision"), nb::arg("signs"));
   bind<float>(m);
   bind<double>(m);
 });

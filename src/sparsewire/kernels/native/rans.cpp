@@ -111,11 +111,12 @@ struct Tables {
   std::array<uint8_t, kTotal> symbols;
 
   explicit Tables(const Model& model) {
-    for (size_t s = 0; s < 256; ++s)
-      for (uint32_t i = 0; i < model.of[s].frequency; ++i) {
-        entries[model.of[s].first + i] = {model.of[s].frequency, static_cast<uint16_t>(i)};
-        symbols[model.of[s].first + i] = static_cast<uint8_t>(s);
-      }
+    for (size_t s = 0; s < 256; ++s) {
+      const Slot slot = model.of[s];
+      Entry* const to = entries.data() + slot.first;
+      for (uint16_t i = 0; i < slot.frequency; ++i) to[i] = {slot.frequency, i};
+      std::fill_n(symbols.data() + slot.first, slot.frequency, static_cast<uint8_t>(s));
+    }
   }
 };
 

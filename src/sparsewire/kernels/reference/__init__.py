@@ -24,6 +24,7 @@ from .bits import (
 from .bloom import bloom_build, bloom_conflicts, bloom_positives
 from .curves import chord_knots, descending, poly_eval, poly_fit
 from .dense import accumulate, add_finite, all_finite, magnitude_bits, scatter, threshold, topk, topk_add, topk_sum
+from .grid import lattice_fit, lattice_levels
 from .huffman import (
     HUFFMAN_MAX_LENGTH,
     gap_symbols,
@@ -32,15 +33,9 @@ from .huffman import (
     huffman_encode,
     huffman_lengths,
 )
-from .lattice import (
-    LATTICE_BINS,
-    lattice_cells,
-    lattice_join,
-    lattice_points,
-    lattice_scan,
-    lattice_split,
-    log_linear,
-)
+from .ladder import ladder_decode, ladder_encode
+from .lattice import lattice_join, lattice_points, lattice_split
+from .layout import lattice_layout
 from .quantize import GOLDEN, dequantize, mix64, permute, quantize, random_bits
 from .rans import rans_decode, rans_encode
 from .rice import (

@@ -74,8 +74,7 @@ def lattice_split(codes: NDArray[np.int32], shift: int, precision: int, signs: i
     The class is that of cell >> shift; the extra bits are the cell's below it. With signs = 1 the lowest extra bit says
     that it is negative, with signs = 2 the symbol does, otherwise nothing.
     """
-    if not (0 <= shift <= 22 and 0 <= precision <= 5 and -1 <= signs <= 2):
-        raise ValueError("a shift, a precision or a kind of signs is out of range")
+    _check_layout(shift, precision, signs)
     odd = codes == NOT_FINITE
     plain, negative = ~odd & (codes != 0), (codes < 0).astype(np.int64)
     cells = np.where(plain, np.abs(codes.astype(np.int64)) - 1, 0)
@@ -91,24 +90,27 @@ def lattice_split(codes: NDArray[np.int32], shift: int, precision: int, signs: i
     return symbols.astype(np.uint8), pack_uneven(extras, widths)
 
 
-def lattice_join(
-    symbols: Bytes, extra: Bytes, lowest: NDArray[np.int32], widths: Bytes, signs: int
-) -> NDArray[np.int32]:
-    """The inverse: each symbol has its lowest cell (−1 for code 0, −2 for not finite) and width of its extra bits.
+def lattice_join(symbols: Bytes, extra: Bytes, shift: int, precision: int, signs: int) -> NDArray[np.int32]:
+    """The inverse, where signs = −1 means that all are negative; no class may have cells beyond the grid."""
+    _check_layout(shift, precision, signs)
+    numbers = symbols.astype(np.int64)
+    classes = np.maximum(0, numbers - 2) >> (signs == 2)
+    below = np.maximum(0, (classes >> precision) - 1)
+    if numbers.size and int(below.max()) + shift > 22:
+        raise ValueError("a symbol stands for cells beyond the grid")
+    widths, plain = below + shift, numbers > 1
+    lowest = (classes - (below << precision)) << widths
+    if (lowest + (1 << widths) > MOST_CELLS)[plain].any():
+        raise ValueError("a symbol stands for cells beyond the grid")
+    extras = unpack_uneven(extra, np.where(plain, widths + (signs == 1), 0).astype(np.uint8)).astype(np.int64)
+    negative = {-1: plain, 1: extras & 1, 2: numbers & 1}.get(signs, 0 * numbers)
+    codes = 1 + lowest + (extras >> (signs == 1))
+    return np.where(plain, np.where(negative, -codes, codes), np.where(numbers, NOT_FINITE, 0)).astype(np.int32)
 
-    `signs` as in `lattice_split`; −1 means that all are negative.
-    """
-    size = lowest.size
-    if size != widths.size or (size and (int(lowest.min()) < -2 or int(lowest.max()) >= MOST_CELLS)):
-        raise ValueError("tables of symbols do not fit")
-    if (size and int(widths.max()) > 24) or (symbols.size and int(symbols.max()) >= size):
-        raise ValueError("symbols, extra bits and tables do not fit")
-    first = lowest[symbols].astype(np.int64)
-    extras = unpack_uneven(extra, widths[symbols]).astype(np.int64)
-    codes = 1 + first + (extras >> 1 if signs == 1 else extras)
-    flags = {-1: np.ones_like(extras), 1: extras & 1, 2: symbols.astype(np.int64) & 1}
-    codes = np.where(flags.get(signs, np.zeros_like(extras)) > 0, -codes, codes)
-    return np.where(first == -1, 0, np.where(first == -2, NOT_FINITE, codes)).astype(np.int32)
+
+def _check_layout(shift: int, precision: int, signs: int) -> None:
+    if not (0 <= shift <= 22 and 0 <= precision <= 5 and -1 <= signs <= 2):
+        raise ValueError("a shift, a precision or a kind of signs is out of range")
 
 
 def lattice_points(

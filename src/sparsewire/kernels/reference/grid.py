@@ -4,7 +4,8 @@
 2. It is corrected on a sample of at most 4096 values until the error is met and not much below.
 3. All values are put on the grid, whose unit shrinks as long as the error, measured exactly, is still too large.
 
-All that is measured are integers, so every machine finds the same grid.
+All that is measured are integers, and what is made of them are single float64 operations in the order written here, so
+every machine finds the same grid.
 """
 
 from __future__ import annotations
@@ -15,71 +16,61 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import kernels
-from ..binary import from_short, to_short
-from ..kernels import LATTICE_BINS, Array, Bytes
+from .base import Array, Bytes
+from .lattice import LATTICE_BINS, LATTICE_FINE, lattice_cells, lattice_scan
 
-FINE = 256  # units of a cell
 SAMPLE = 4096
 LISTED = 16  # cells with an offset of their own, at most
 CLOSE = 0.97  # of the wanted error: near enough
 SMALLEST, LARGEST = 2.0**-80, float(np.finfo(np.float32).max)  # magnitudes whose grid 16-bit numbers can say
+SMALLEST_UNIT = 2.0**-133  # the smallest 16-bit number
+
+Found = tuple[float, float, Bytes, NDArray[np.int32], NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Cells of 256 units from `start` on; `offsets` are the points in the first cells, the last for all others."""
+def lattice_fit(values: Array, wanted: float) -> Found | None:
+    """(start, unit, offsets, codes, counts) of the grid whose error is at most `wanted` × the norm of the values.
 
-    start: float
-    unit: float
-    offsets: Bytes
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A grid, the code of each value on it, how many are in each bin above and below 0, and its error.
-
-    The error is measured in units, which values are in the middle of, or at most half of one away.
+    Cells have 256 units; start and unit are upper halves of float32 numbers. Offsets, in units, are where the points of
+    the first cells are, the last one for all other cells. Codes are those of `lattice_cells`, counts the first two
+    columns of its tallies. None where the values do not suit a grid.
     """
-
-    grid: Grid
-    codes: NDArray[np.int32]
-    counts: NDArray[np.int64]
-    measured: float
-
-    @property
-    def error(self) -> float:
-        """At most."""
-        return self.measured + 0.5 * self.grid.unit * math.sqrt(self.codes.size)
-
-
-def find_grid(values: Array, wanted: float) -> Fit | None:
-    """The grid with an error of at most `wanted` × the norm of the values; None where they do not suit one."""
-    smallest, largest, energy = kernels.lattice_scan(values)
+    _check(wanted)
+    smallest, largest, energy = lattice_scan(values)
     if largest == 0:
-        return _fit(values, 0.0, 1.0)
+        return _fit(values, 0.0, 1.0).found()
     if not SMALLEST <= largest <= LARGEST:
         return None
-    return _many_cells(values, _sample(values), smallest, wanted * math.sqrt(energy) * (1 - 1e-6))
+    return _many_cells(values, smallest, wanted * math.sqrt(energy) * (1 - 1e-6))
 
 
-def two_levels(values: Array, wanted: float) -> tuple[float, float] | None:
+def lattice_levels(values: Array, wanted: float) -> tuple[float, float] | None:
     """A level for the positive values and one for the negative, opposites if that does; None if both are too far."""
+    _check(wanted)
     sample = _sample(values)
     if sample.size < values.size and not _sides(sample, 1.05 * wanted):
         return None
     return _sides(values, wanted)
 
 
+def _check(wanted: float) -> None:
+    if not 0.0001 <= wanted <= 1:
+        raise ValueError("a wanted error is out of range")
+
+
+def _sample(values: Array) -> Array:
+    return np.ascontiguousarray(values[:: max(1, -(-values.size // SAMPLE))])
+
+
 def _sides(values: Array, wanted: float) -> tuple[float, float] | None:
     """The sums go one after the other: every machine finds the same."""
     under = int(np.count_nonzero(np.signbit(values)))
     with np.errstate(invalid="ignore", over="ignore"):
-        wide = values.astype(np.float64)
+        wide = np.append(0.0, values.astype(np.float64))
         signed = float(np.add.accumulate(wide)[-1])
-        total = float(np.add.accumulate(np.abs(wide, out=wide))[-1])
-        energy = float(np.add.accumulate(np.multiply(wide, wide, out=wide))[-1])
-    if not SMALLEST * values.size <= total < LARGEST:
+        total = float(np.add.accumulate(np.abs(wide))[-1])
+        energy = float(np.add.accumulate(wide * wide)[-1])
+    if not (values.size and SMALLEST * values.size <= total < LARGEST):
         return None
     near = (1 - wanted * wanted * (1 - 1e-6)) * energy  # what the levels' own squares have to reach
     above = values.size - under
@@ -90,50 +81,72 @@ def _sides(values: Array, wanted: float) -> tuple[float, float] | None:
     return levels if above * high * high + under * low * low >= near else None
 
 
-def _many_cells(values: Array, sample: Array, smallest: float, allowed: float) -> Fit | None:
+@dataclass(frozen=True)
+class _Fit:
+    """A grid, what is where on it, and its error, which is at most that much.
+
+    It is measured in units, which values are in the middle of, or at most half of one away.
+    """
+
+    start: float
+    unit: float
+    offsets: Bytes
+    codes: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    error: float
+
+    def found(self) -> Found:
+        return self.start, self.unit, self.offsets, self.codes, self.counts
+
+
+def _many_cells(values: Array, smallest: float, allowed: float) -> Found | None:
+    sample = _sample(values)
     margin = 1.0 if sample.size == values.size else 0.99  # a sample is not quite the whole
     unit = _search(sample, smallest, margin * allowed / math.sqrt(values.size))
     for _ in range(12):
         fit = _fit(values, smallest, unit)
         if fit.error <= allowed:
-            return fit
-        unit = fit.grid.unit * max(0.5, 0.985 * allowed / fit.error)
+            return fit.found()
+        unit = fit.unit * max(0.5, 0.985 * allowed / fit.error)
     return None
-
-
-def _sample(values: Array) -> Array:
-    return np.ascontiguousarray(values[:: -(-values.size // SAMPLE)])
 
 
 def _search(sample: Array, smallest: float, allowed: float) -> float:
     """A unit whose error per value is just below `allowed`; a bracket keeps the steps from going astray."""
-    unit, good, bad = allowed * math.sqrt(12) / FINE, 0.0, math.inf
+    unit, good, bad = allowed * math.sqrt(12) / LATTICE_FINE, 0.0, math.inf
     for _ in range(10):
         fit = _fit(sample, smallest, unit)
         ratio = fit.error / math.sqrt(sample.size) / allowed
-        good, bad = (fit.grid.unit, bad) if ratio <= 1 else (good, fit.grid.unit)
-        if bad < 1.01 * good or CLOSE <= ratio <= 1 or (ratio <= 1 and not fit.counts[1:LATTICE_BINS].any()):
+        good, bad = (fit.unit, bad) if ratio <= 1 else (good, fit.unit)
+        alone = not fit.counts[2 : 2 * LATTICE_BINS].any()  # all in the first cell: no unit is too large
+        if bad < 1.01 * good or CLOSE <= ratio <= 1 or (ratio <= 1 and alone):
             break
-        unit = fit.grid.unit * min(4.0, max(0.25, 0.988 / ratio))
+        unit = fit.unit * min(4.0, max(0.25, 0.988 / ratio))
         if not good < unit < bad:
             unit = math.sqrt(good * bad)
     return good or unit
 
 
-def _fit(values: Array, smallest: float, unit: float) -> Fit:
+def _fit(values: Array, smallest: float, unit: float) -> _Fit:
     """Magnitudes from the smallest on; where there is no gap around zero, a dead zone instead, as is best there."""
-    unit = from_short(to_short(unit))
-    start = 0.6 * FINE * unit if smallest < FINE * unit / 16 else smallest
-    start = from_short(to_short(start))
-    codes, tallies = kernels.lattice_cells(values, start, 1 / unit)
+    unit = max(_short(unit), SMALLEST_UNIT)
+    start = _short(0.6 * LATTICE_FINE * unit if smallest < LATTICE_FINE * unit / 16 else smallest)
+    codes, tallies = lattice_cells(values, start, 1 / unit)
     rows = tallies.reshape(-1, 4)
     offsets, squares = _offsets(rows)
-    return Fit(Grid(start, unit, offsets), codes, rows[:, :2], unit * math.sqrt(squares))
+    error = unit * math.sqrt(squares) + 0.5 * unit * math.sqrt(values.size)
+    return _Fit(start, unit, offsets, codes, rows[:, :2].reshape(-1), error)
+
+
+def _short(number: float) -> float:
+    """The upper half of a float32, rounded towards zero."""
+    bits = np.float32(min(number, LARGEST)).view(np.uint32) & np.uint32(0xFFFF0000)
+    return float(bits.view(np.float32))
 
 
 def _offsets(rows: NDArray[np.int64]) -> tuple[Bytes, float]:
     """(the mean of each listed cell and of all others, in units; the squared error that they leave)."""
-    listed, rest = [], np.add.reduceat(rows, (0, LATTICE_BINS))[0].tolist()  # five times as fast as sum(axis=0)
+    listed, rest = [], rows[:LATTICE_BINS].sum(axis=0).tolist()
     enough = max(16, (rest[0] + rest[1]) >> 6)
     for row in rows[:LISTED].tolist():
         if row[0] + row[1] < enough:
@@ -143,9 +156,9 @@ def _offsets(rows: NDArray[np.int64]) -> tuple[Bytes, float]:
     while listed and not _worth_a_byte(listed[-1], rest):
         rest = [a + b for a, b in zip(rest, listed.pop(), strict=True)]
     points = [_point(row) for row in [*listed, rest]]
-    _, _, total, squares = rows[LATTICE_BINS].tolist()
-    below = 4 * squares + 4 * total + int(rows[LATTICE_BINS, 0])
-    return np.array([offset for offset, _ in points], np.uint8), (sum(left for _, left in points) + below) / 4
+    count, _, total, squares = rows[LATTICE_BINS].tolist()
+    left = sum(left for _, left in points) + 4 * squares + 4 * total + count
+    return np.array([offset for offset, _ in points], np.uint8), left / 4
 
 
 def _worth_a_byte(row: list[int], rest: list[int]) -> bool:
@@ -157,6 +170,6 @@ def _point(row: list[int]) -> tuple[int, int]:
     """(the mean, 4 × the squared error) of numbers whose half-units are at 2f + 1."""
     above, under, total, squares = row
     count = above + under
-    offset = min(255, total // count + 1) if count else FINE // 2
+    offset = min(255, total // count + 1) if count else LATTICE_FINE // 2
     away = 1 - 2 * offset
     return offset, 4 * squares + 4 * away * total + count * away * away

@@ -1,11 +1,11 @@
 // A grid of magnitudes with cells of one size. Positions are integers, in 1/256 of a cell; the order of the float
 // operations is part of the format.
+#pragma once
+
 #include "lattice.hpp"
 
 namespace sparsewire {
-namespace {
 
-constexpr size_t kBins = 608, kRows = kBins + 2;
 constexpr int32_t kLast = 1 << 30;
 constexpr double kTop = kLast;
 
@@ -62,16 +62,9 @@ SPARSEWIRE_INLINE std::tuple<double, double, double> scan(const T* values, size_
   return scan.result();
 }
 
-template <class T>
-std::tuple<double, double, double> lattice_scan(In<T> values) {
-  return without_gil([&] {
-    return fastest(
-        [from = values.data(), count = values.size()](auto) SPARSEWIRE_FLATTEN { return scan(from, count); });
-  });
-}
-
 // --- values to cells ---------------------------------------------------------------------------------------------
 
+// What is in a bin: how many above 0 and below, and the sum and the sum of squares of their units within the cell.
 struct Tally {
   int64_t above, under, sum, squares;
 };
@@ -96,7 +89,7 @@ SPARSEWIRE_INLINE int32_t flip_of(T value) {
 }
 
 // Count, sum and sum of squares of up to 8192 numbers below 256 in one word each: one addition per value. Four tables
-// take turns, as a value often falls where the one before it did.
+// take turns, as a value often falls where the one before it did. All are zero again after a flush.
 struct Packed {
   static constexpr size_t kTables = 4, kMost = 8192 * kTables;
   uint64_t words[kTables][2 * kBins] = {};
@@ -117,6 +110,7 @@ struct Packed {
         row.sum += static_cast<int64_t>(word >> 29 & low_mask(21));
         row.squares += static_cast<int64_t>(word & low_mask(29));
       }
+    any = 0;
   }
 };
 
@@ -185,11 +179,12 @@ SPARSEWIRE_INLINE void mixed_chunk(const T* values, const int32_t* units, size_t
   }
 }
 
+// Codes and tallies of values for units of 1/scale from `start` on. A code is 0 below the start, `kNotFinite`, or
+// ±(1 + cell); the tallies start at zero, the last two are for those below the start and for those that are not finite.
 template <class T>
 SPARSEWIRE_INLINE void cells(const T* values, size_t count, double start, double scale, int32_t* codes,
-                             Tally* tallies) {
+                             Tally* tallies, Packed& packed) {
   int32_t units[kChunk];
-  Packed packed;
   for (size_t from = 0; from < count; from += kChunk) {
     const size_t n = std::min(kChunk, count - from);
     if (to_units(values + from, n, start, scale, units))
@@ -201,33 +196,4 @@ SPARSEWIRE_INLINE void cells(const T* values, size_t count, double start, double
   packed.flush(tallies);
 }
 
-template <class T>
-auto lattice_cells(In<T> values, double start, double scale) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  require(start >= 0 && start < infinity && scale > 0 && scale < infinity,
-          "a lattice needs a start ≥ 0 and a scale > 0");
-  Buffer<int32_t> codes(values.size());
-  Buffer<int64_t> tallies(4 * kRows);
-  std::fill_n(tallies.data(), 4 * kRows, 0);
-  without_gil([&] {
-    fastest([=, from = values.data(), count = values.size(), to = codes.data(),
-             rows = reinterpret_cast<Tally*>(tallies.data())](auto)
-                SPARSEWIRE_FLATTEN { cells(from, count, start, scale, to, rows); });
-  });
-  auto first = codes.release();
-  return std::make_pair(std::move(first), tallies.release());
-}
-
-template <class T>
-void bind(nb::module_& m) {
-  m.def("lattice_scan", &lattice_scan<T>, nb::arg("values").noconvert());
-  m.def("lattice_cells", &lattice_cells<T>, nb::arg("values").noconvert(), nb::arg("start"), nb::arg("scale"));
-}
-
-const Binder binder([](nb::module_& m) {
-  bind<float>(m);
-  bind<double>(m);
-});
-
-}  // namespace
 }  // namespace sparsewire
