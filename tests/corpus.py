@@ -94,13 +94,24 @@ def mutate(data: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 def mutants(count: int, seed: int = 0) -> Iterator[tuple[bytes, Golden, bool]]:
-    """(bytes, the frame they come from, whether their checksum was repaired), `count` of them."""
+    """(bytes, the frame they come from, whether their checksum is right), `count` of them."""
     rng, frames = random.Random(seed), golden()
     for i in range(count):
-        source = frames[i % len(frames)]
-        data = mutate(source.frame, rng.choice(frames).frame, rng)
+        source, other = frames[i % len(frames)], rng.choice(frames).frame
+        if rng.random() < 0.4:
+            yield mutate_section(source.frame, other, rng), source, True
+            continue
+        data = mutate(source.frame, other, rng)
         whole = len(data) > 4 and rng.random() < 0.8
         yield (repair(data) if whole else data), source, whole
+
+
+def mutate_section(data: bytes, other: bytes, rng: random.Random) -> bytes:
+    """A frame that is well formed around indices or values which are not; often cut short."""
+    frame, slot = wire.unpack(data), rng.choice(["indices", "values"])
+    body = bytes(getattr(frame, slot))
+    body = body[: rng.randrange(len(body) + 1)] if rng.random() < 0.3 else mutate(body, other, rng)
+    return wire.pack(replace(frame, **{slot: body}))
 
 
 def claims() -> Iterator[tuple[str, bytes]]:

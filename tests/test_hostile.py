@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import tracemalloc
@@ -68,6 +69,17 @@ def test_the_backends_agree_on_every_mutant() -> None:
         with using(backend):
             results.append([survive(data, source.max_numel) for data, source, _ in mutants(1500, seed=9)])
     assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sections_may_end_anywhere(backend: str) -> None:
+    for source in golden():
+        frame = wire.unpack(source.frame)
+        for slot, size in itertools.product(("indices", "values"), range(12)):
+            cut = wire.pack(replace(frame, **{slot: bytes(getattr(frame, slot))[:size]}))
+            with using(backend):
+                survive(cut, source.max_numel)
+                survive_inspection(cut, source.max_numel)
 
 
 @given(st.binary(max_size=200))

@@ -143,9 +143,10 @@ class Entropy(ValueCodec):
         return join(bytes([RAW]), stored), load(stored, ctx.dtype)
 
     def decode(self, body: memoryview, ctx: Context) -> Array:
-        if not ctx.count or body[:1] == bytes([RAW]):
+        kind = Reader(body).byte() if ctx.count else RAW
+        if kind == RAW:
             return read(body[1 if ctx.count else 0 :], ctx.dtype, ctx.count)
-        if body[0] in (MAGNITUDE, LEVELS):
+        if kind in (MAGNITUDE, LEVELS):
             return _on_levels(body, ctx)
         section = Section.read(Reader(body), ctx.count)
         return _points(section.codes(ctx.count), section.grid, ctx)
@@ -154,7 +155,7 @@ class Entropy(ValueCodec):
         return ctx.count and 1 + ctx.count * int(STORED[ctx.dtype][-1])
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
-        if not ctx.count or body[0] in (RAW, MAGNITUDE, LEVELS):
+        if not ctx.count or Reader(body).byte() in (RAW, MAGNITUDE, LEVELS):
             return {}
         section = Section.read(Reader(body), ctx.count)
         known = section.stream.size + section.extra.size
