@@ -36,7 +36,21 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 def test_every_way_is_trained_and_its_volume_told(tmp_path: Path) -> None:
     parts = {"train": pictures(32, 0), "test": pictures(40, 1)}
     np.savez(tmp_path / "made.npz", **{f"{a}_{b}": array for a, part in parts.items() for b, array in part.items()})
-    words = ["--train", 32, "--test", 40, "--steps", 2, "--batch", 2, "--seeds", 1, "--json", tmp_path / "out.json"]
+    words = [
+        "--train",
+        32,
+        "--test",
+        40,
+        "--steps",
+        2,
+        "--batch",
+        2,
+        "--seeds",
+        1,
+        "--dense",
+        "--json",
+        tmp_path / "out.json",
+    ]
     done = run(tmp_path / "made.npz", *words)
     assert done.returncode == 0, done.stderr
     rows = {row["way"]: row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
