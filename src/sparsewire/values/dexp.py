@@ -126,7 +126,7 @@ def candidates(y: Array) -> list[list[float]]:
         found.append([one[0]])
     if pair and (root := pair[1] * pair[1] + 4.0 * pair[0]) >= 0:
         found.append([0.5 * (pair[1] - math.sqrt(root)), 0.5 * (pair[1] + math.sqrt(root))])
-    return found
+    return [rates for rates in found if all(map(math.isfinite, rates))]
 
 
 def powers(rate: float, count: int) -> Array:
