@@ -18,6 +18,7 @@ from typing import Any
 
 from sparsewire.errors import SparsewireError
 from sparsewire.lab import demo, measure
+from sparsewire.lab.arguments import add_json
 from sparsewire.lab.demo import COMPRESSED, PLAIN
 from sparsewire.lab.tables import publish, table
 
@@ -32,7 +33,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scheme", default=demo.SCHEME)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--json", metavar="FILE", help='write the result as JSON too; "-": only that, to stdout')
+    add_json(parser)
     return parser.parse_args(argv)
 
 

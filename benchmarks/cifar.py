@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab import measure
+from sparsewire.lab.arguments import add_json
 from sparsewire.lab.arms import Arm
 from sparsewire.lab.arrays import load_arrays
 from sparsewire.lab.jobs import MOMENTUM, batches
@@ -141,7 +142,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--dense", action="store_true", help="train without compression as well")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--json", metavar="FILE", help='write the result as JSON too; "-": only that, to stdout')
+    add_json(parser)
     return parser.parse_args(argv)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from sparsewire.errors import SparsewireError
 from sparsewire.lab import bench_train, measure
+from sparsewire.lab.arguments import add_json
 from sparsewire.lab.bench_train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
 from sparsewire.lab.ranks import Place
 from sparsewire.lab.tables import publish
@@ -39,7 +40,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scheme", default=bench_train.SCHEME)
     parser.add_argument("--peers", action="store_true", help="torch's fp16 hook and PowerSGD rank 4 as well")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--json", metavar="FILE")
+    add_json(parser)
     return parser.parse_args(argv)
 
 
