@@ -45,7 +45,7 @@ class Golden:
         given, dtype, shape = self.facts["input"], self.facts["dtype"], tuple(self.facts["shape"])
         values = numbers(given["values"], dtype)
         if "indices" in given:
-            return sw.Sparse(given["indices"], values, shape, dtype)
+            return sw.Sparse(given["indices"], values, shape, dtype, given.get("width", 1))
         return values.reshape(shape)
 
 
@@ -132,11 +132,11 @@ def survive(data: bytes, max_numel: int | None, max_entries: int = MAX_ENTRIES) 
         sparse = sw.decode(data, max_numel=max_numel, max_entries=max_entries)
     except sw.SparsewireError as error:
         return type(error).__name__
-    assert sparse.count == sparse.values.size <= max_entries
+    assert sparse.count * sparse.width == sparse.values.size <= max_entries
     assert max_numel is None or sparse.numel <= max_numel
-    assert sparse.indices.dtype == kernels.index_dtype(sparse.numel)
+    assert sparse.indices.dtype == kernels.index_dtype(sparse.size)
     if sparse.count:
-        assert 0 <= sparse.indices[0] <= sparse.indices[-1] < sparse.numel
+        assert 0 <= sparse.indices[0] <= sparse.indices[-1] < sparse.size
         assert (np.diff(sparse.indices) > 0).all()
     return "decoded"
 

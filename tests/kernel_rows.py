@@ -287,6 +287,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "rans_encode": rans_args(),
     "random_bits": st.tuples(keys, keys, sizes),
     "rice_encode": rice_args,
+    "row_norms": st.tuples(dense(), st.sampled_from([0, 1, 2, 3, 8, 64])),
     "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
     "scatter": scatter_args(),
     "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-45, 0.5, 1.0, 1e30, np.inf])),

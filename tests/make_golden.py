@@ -28,6 +28,11 @@ def sparse(numel: int, dtype: str = "float32") -> sw.Sparse:
     return sw.Sparse(indices, numbers(8).astype(np.float32) + 1, (numel,), dtype)
 
 
+def table() -> sw.Sparse:
+    """Rows of an embedding's gradient."""
+    return sw.Sparse([2, 3, 99, 1234], numbers(32).astype(np.float32), (5000, 8), width=8)
+
+
 PLAIN = numbers()
 WIDE = 2**40 + 5
 ODD = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
@@ -103,6 +108,12 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
         np.array([1, NAN, -INF, 4e9, -0.0, INF, 2, 3]),
         "float32",
     ),
+    "rows": ("topk(k=7) | transform=rows(width=4) | indices=rice | values=raw", PLAIN, "float32"),
+    "rows_padded": ("topk(50%) | transform=rows(width=64) | values=entropy", PLAIN, "float32"),
+    "rows_bloom": ("topk(k=5) | transform=rows(width=3) | indices=bloom(0.05, p2) | values=half", PLAIN, "float64"),
+    "rows_of_a_table": ("nonzero | indices=elias_fano | values=qsgd(5)", table(), "float32"),
+    "rows_curve": ("nonzero | transform=rows(width=2) | indices=raw | values=fit_poly(degree=2)", PLAIN, "float32"),
+    "memory_decay": ("topk(k=5) | memory=residual(decay=0.95) | values=raw", PLAIN, "float32"),
     "widest": ("nonzero | indices=rice | values=half", sparse(2**62, "float64"), "float64"),
 }
 
@@ -113,7 +124,7 @@ def text(values: np.ndarray, dtype: str) -> str:
 
 def describe(scheme: str, x: Any, dtype: str, options: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     if isinstance(x, sw.Sparse):
-        tensor, given = x, {"indices": x.indices.tolist(), "values": text(x.values, dtype)}
+        tensor, given = x, {"indices": x.indices.tolist(), "values": text(x.values, dtype), "width": x.width}
     else:
         tensor = as_sendable(np.asarray(x), dtype)
         given = {"values": text(np.asarray(x), dtype)}
@@ -125,6 +136,7 @@ def describe(scheme: str, x: Any, dtype: str, options: dict[str, Any]) -> tuple[
         "dtype": dtype,
         "shape": list(x.shape),
         "input": given,
+        "width": decoded.width,
         "indices": decoded.indices.tolist(),
         "values": text(decoded.values, dtype),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch_ranks import EXACT, Stage
+from torch_ranks import EXACT, Stage, dense_kept, sparse_kept, spread
 
 from sparsewire.torch import attach
 
@@ -209,7 +209,7 @@ def owes_nothing(stage: Stage, scheme: str, kind: str = "plain", **settings: Any
         total = sum(stage.everyones(kept))
         owed = sum(stage.everyones(given[name]))
         torch.testing.assert_close(taken[name] * stage.size + total, owed, rtol=1e-4, atol=1e-5, msg=name)
-    assert any(kept.any() for kept in state["residuals"].values()), "nothing was held back: this shows nothing"
+    assert any(kept.any() for kept in dense_kept(state).values()), "nothing was held back: this shows nothing"
 
 
 def _dense(module: nn.Module, name: str) -> torch.Tensor:
@@ -221,9 +221,8 @@ def _dense(module: nn.Module, name: str) -> torch.Tensor:
 
 def _residual(state: dict[str, Any], name: str, like: torch.Tensor) -> torch.Tensor:
     kept = torch.zeros_like(like)
-    if name in state["residuals"]:
-        kept.view(-1)[:] = state["residuals"][name]
-    elif name in state["sparse_residuals"]:
-        sparse = state["sparse_residuals"][name]
-        kept.view(-1)[sparse["indices"]] = sparse["values"]
+    if name in dense_kept(state):
+        kept.view(-1)[:] = dense_kept(state)[name]
+    elif name in sparse_kept(state):
+        kept.view(-1)[:] = spread(sparse_kept(state)[name])
     return kept

@@ -14,7 +14,7 @@ from torch_ranks import EXACT, Stage
 
 from sparsewire.comm import Communicator
 from sparsewire.errors import CommMismatch, InputError, SchemeError, SparsewireError
-from sparsewire.exchange import Piece
+from sparsewire.exchange import Turn
 from sparsewire.torch import attach
 
 SCHEME = "topk(5%) | memory=residual"
@@ -89,15 +89,15 @@ def cannot_encode(stage: Stage) -> str:
     """Rank 2 fails on its own, before it has anything to send."""
     run = Run(stage, scheme=SCHEME)
     run.train(1)
-    seal = Piece.seal
+    seal = Turn.seal
     if stage.rank == 2:
-        Piece.seal = _no_room
+        Turn.seal = _no_room
     try:
         begin = time.monotonic()
         text = _raises(RuntimeError, lambda: run.train(2))
         assert time.monotonic() - begin < 5
     finally:
-        Piece.seal = seal
+        Turn.seal = seal
     run.link.detach()
     return text
 

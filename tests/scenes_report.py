@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from scenes_attach import Words, assert_equal_gradients, backward, build, descend
 from torch import nn
-from torch_ranks import EXACT, Stage
+from torch_ranks import EXACT, Stage, sparse_kept
 
 from sparsewire import kernels
 from sparsewire.sparse import Sparse
@@ -127,7 +127,7 @@ def never_dense(stage: Stage) -> tuple[int, int]:
                 model.zero_grad()
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
-            assert link.state_dict()["sparse_residuals"]["weight"]["values"].numel() > 0
+            assert sparse_kept(link.state_dict())["weight"]["values"].numel() > 0
     finally:
         torch.Tensor.to_dense, Sparse.to_dense = kept
     return peak, words * width * 4

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from scenes_attach import Plain, backward, build
 from torch import nn
-from torch_ranks import Stage, assert_same_state, same_bits
+from torch_ranks import Stage, assert_same_state, dense_kept, same_bits, sparse_kept, spread
 
 from sparsewire.errors import InputError
 from sparsewire.torch import Link, attach, deal, load, save
@@ -68,8 +68,8 @@ def resumes_exactly(stage: Stage, folder: str, stop: int, end: int, **settings: 
     for run in (whole, first, second):
         run.link.detach()
     state = whole.link.state_dict()
-    assert any(kept.any() for kept in state["residuals"].values())
-    return len(state["sparse_residuals"])
+    assert any(kept.any() for kept in dense_kept(state).values())
+    return len(sparse_kept(state))
 
 
 def state_is_plain(stage: Stage) -> None:
@@ -94,7 +94,7 @@ def recovers_from_overflow(stage: Stage, scheme: str, where: str, kind: str = "p
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     target = dict(run.model.module.named_parameters())[where]
     seen: list[dict[str, Any]] = []
-    object.__setattr__(run.link.settings, "on_step", seen.append)
+    object.__setattr__(run.link.averager.settings, "on_step", seen.append)
     for step in range(12):
         before, parameters = run.link.state_dict(), [one.detach().clone() for one in run.model.parameters()]
         bad = step in (0, 5, 6) and stage.rank == stage.size - 1
@@ -114,7 +114,7 @@ def recovers_from_overflow(stage: Stage, scheme: str, where: str, kind: str = "p
             assert scaler.get_scale() == scale / 2
             assert_same_state(_kept(before), _kept(after))
             assert all(map(same_bits, parameters, (one.detach() for one in run.model.parameters())))
-        assert all(kept.isfinite().all() for kept in after["residuals"].values())
+        assert all(kept.isfinite().all() for kept in dense_kept(after).values())
     assert [one["finite"] for one in seen] == [step not in (0, 5, 6) for step in range(12)]
     assert all(one.isfinite().all() for one in run.model.parameters())
     stage.assert_same(run.model.module)
@@ -132,8 +132,8 @@ def follows_the_scale(stage: Stage) -> None:
         for run, factor in ((plain, 1.0), (scaled, scale)):
             run.model.zero_grad()
             (_loss(stage, run.model, step) * factor).backward()
-        expected = {name: kept * scale for name, kept in plain.link.state_dict()["residuals"].items()}
-        got = scaled.link.state_dict()["residuals"]
+        expected = {name: kept * scale for name, kept in dense_kept(plain.link.state_dict()).items()}
+        got = dense_kept(scaled.link.state_dict())
         assert all(same_bits(got[name], kept) for name, kept in expected.items())
     assert any(kept.any() for kept in got.values())
     plain.link.detach()
@@ -149,8 +149,8 @@ def _loss(stage: Stage, model: nn.Module, step: int) -> torch.Tensor:
 
 def _kept(state: dict[str, Any]) -> dict[str, Any]:
     """The residuals; one that is missing is the same as zeros."""
-    dense = {name: kept for name, kept in state["residuals"].items() if kept.any()}
-    return {"dense": dense, "sparse": state["sparse_residuals"]}
+    dense = {name: kept for name, kept in dense_kept(state).items() if kept.any()}
+    return {"dense": dense, "sparse": {name: kept for name, kept in sparse_kept(state).items() if kept["values"].any()}}
 
 
 def trains_long(stage: Stage, steps: int) -> int:
@@ -163,7 +163,7 @@ def trains_long(stage: Stage, steps: int) -> int:
 
 
 def saves_apart(stage: Stage, folder: str, steps: int = 5, kind: str = "words") -> float:
-    """Trains a little and saves. The sum of this rank's residuals, so that others can check the sum over ranks."""
+    """Trains a little and saves. The sum of this rank's residuals, so that others can check the mean over ranks."""
     run = Run(stage, kind=kind)
     run.train(steps)
     run.save(folder)
@@ -185,12 +185,12 @@ def loads_dealt(stage: Stage, folder: str) -> float:
 
 def _sum(link: Link) -> float:
     state = link.state_dict()
-    parts = [*state["residuals"].values(), *(kept["values"] for kept in state["sparse_residuals"].values())]
+    parts = [*dense_kept(state).values(), *(kept["values"] for kept in sparse_kept(state).values())]
     return sum(part.double().sum().item() for part in parts)
 
 
-def dealing_keeps_every_sum(stage: Stage, folder: str, size: int) -> None:
-    """Entry by entry, dense and sparse: the residuals of all ranks sum up to the same."""
+def dealing_keeps_every_mean(stage: Stage, folder: str, size: int) -> None:
+    """Entry by entry, dense and sparse: the residuals of all ranks have the same mean."""
     run = Run(stage, kind="words")
     run.train(4)
     run.save(folder)
@@ -199,10 +199,11 @@ def dealing_keeps_every_sum(stage: Stage, folder: str, size: int) -> None:
     states = [torch.load(path, weights_only=True) for path in files]
     dealt = deal(states[::-1], size)
     assert [(one["rank"], one["world_size"], one["step"]) for one in dealt] == [(r, size, 4) for r in range(size)]
-    for name in states[0]["residuals"]:
-        total = sum(one["residuals"][name] for one in states)
-        torch.testing.assert_close(sum(one["residuals"][name] for one in dealt if name in one["residuals"]), total)
-    before, after = (sum(map(_spread, group)) for group in (states, dealt))
+    for name in dense_kept(states[0]):
+        before, after = (sum(dense_kept(one)[name] for one in group) / len(group) for group in (states, dealt))
+        torch.testing.assert_close(after, before)
+    before, after = (sum(spread(sparse_kept(one)["words.weight"]) for one in group) / len(group)
+                     for group in (states, dealt))  # fmt: skip
     assert before.any()
     torch.testing.assert_close(after, before)
     with_gap = states[:-1]
@@ -210,14 +211,6 @@ def dealing_keeps_every_sum(stage: Stage, folder: str, size: int) -> None:
                         ([{**states[0], "step": 9}, *states[1:]], "different steps")):  # fmt: skip
         _expect(word, lambda group=group: deal(group, size))
     run.link.detach()
-
-
-def _spread(state: dict[str, Any]) -> torch.Tensor:
-    kept = state["sparse_residuals"].get("words.weight")
-    dense = torch.zeros(500 * 8)
-    if kept is not None:
-        dense[kept["indices"]] = kept["values"]
-    return dense
 
 
 def refuses_what_is_not_its_own(stage: Stage, folder: str) -> None:
@@ -228,9 +221,10 @@ def refuses_what_is_not_its_own(stage: Stage, folder: str) -> None:
     wrong = {
         f"rank {peer} of {stage.size}.*sparsewire.torch.load": {**state, "rank": peer},
         f"of {stage.size + 1}, here is rank {stage.rank}": {**state, "world_size": stage.size + 1},
-        "version 1 is needed, not 99": {**state, "version": 99},
-        "3 residuals for 'middle.weight'": {**state, "residuals": {"middle.weight": torch.zeros(3)}},
-        "'gone'": {**state, "residuals": {"gone": torch.zeros(3)}},
+        "version 2 is needed, not 99": {**state, "version": 99},
+        "3 numbers for 'middle.weight'": {**state, "buffers": {"middle.weight": {"residual": torch.zeros(3)}}},
+        "'gone'": {**state, "buffers": {"gone": {"residual": torch.zeros(3)}}},
+        "velocity, which memory=residual": {**state, "buffers": {"middle.bias": {"velocity": torch.zeros(48)}}},
     }
     for word, bad in wrong.items():
         _expect(word, lambda bad=bad: run.link.load_state_dict(bad))

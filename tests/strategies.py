@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
+import toys  # noqa: F401  (registers them)
 from hypothesis import strategies as st
 
 from sparsewire import Sparse, kernels, list_codecs
@@ -29,10 +30,15 @@ CHAINS = [
 BLOOMS = [f"bloom(0.2, {policy}, {layout})" for policy in ("naive", "p1", "p2") for layout in ("classic", "blocked")]
 # Codecs that ask a filter for every element are tested on small tensors only.
 MOST_NUMEL = {"bloom": 2**16}
+MEMORIES = [name for name in list_codecs()["memory"] if name != "none"] + ["residual(decay=0.9)"]
+TRANSFORMS = [*list_codecs()["transform"], "rows(width=3)", "haar(pairs=true)"]
+EXCHANGES = list_codecs()["exchange"]
+BROKEN = ["failing"]  # codecs that fail on purpose
+VALUES = [name for name in list_codecs()["values"] if name not in BROKEN]
 INDEX_CODECS = [*BLOOMS, *list_codecs()["indices"], "rice(block=8)"]
-VALUE_CODECS = [*list_codecs()["values"], *CHAINS]
+VALUE_CODECS = [*VALUES, *CHAINS]
 PAIRS = [
-    *itertools.product(list_codecs()["indices"], list_codecs()["values"]),
+    *itertools.product(list_codecs()["indices"], VALUES),
     *itertools.product(BLOOMS, ["raw"]),
     *zip(itertools.cycle(INDEX_CODECS[::-1]), CHAINS, strict=False),
 ]

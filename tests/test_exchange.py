@@ -12,7 +12,7 @@ from strategies import DTYPES, PAIRS, SELECTS, make, same_bits, work
 import sparsewire as sw
 from sparsewire.comm import Communicator, ThreadCommunicator, run_ranks
 from sparsewire.errors import InputError, PeerError
-from sparsewire.exchange import Clock, Piece, mean
+from sparsewire.exchange import mean
 
 SIZE, STEPS = 3, 4
 KINDS = ["normal", "clustered", "magnitudes"]
@@ -175,20 +175,6 @@ def test_bad_bytes_are_an_error_on_every_rank_that_names_the_peer(damage: str, m
     assert all((residual == 0.5).all() for residual in residuals)
 
 
-def test_a_rank_that_cannot_encode_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    seal = Piece.seal
-
-    def broken(piece: Piece, plan: Any, step: int, seed: int, rank: int, clock: Clock) -> Any:
-        if rank == 2:
-            raise MemoryError("no room")
-        return seal(piece, plan, step, seed, rank, clock)
-
-    monkeypatch.setattr(Piece, "seal", broken)
-    errors = errors_of(lambda comm: mean(gradient(comm, 0), "topk(9%)", comm))
-    assert isinstance(errors[2], MemoryError)
-    assert all(isinstance(error, PeerError) and "rank 2: it failed" in str(error) for error in errors[:2])
-
-
 def test_tensors_that_differ_between_ranks_are_an_error_on_every_rank() -> None:
     errors = errors_of(lambda comm: mean(np.ones(10 + comm.rank // 2, np.float32), "nonzero", comm))
     assert all(isinstance(error, PeerError) for error in errors), errors
@@ -200,7 +186,14 @@ def test_a_residual_that_does_not_fit_is_refused(residual: Any) -> None:
         run_ranks(1, lambda comm: mean(gradient(comm, 0), "topk(9%)", comm, residual=residual))
 
 
-def test_a_residual_for_a_sparse_tensor_is_refused() -> None:
+def test_a_sparse_residual_is_refused_as_it_could_not_be_updated() -> None:
     x = sw.Sparse([1], np.ones(1, np.float32), (5,))
-    with pytest.raises(InputError, match="residual"):
-        run_ranks(1, lambda comm: mean(x, "nonzero", comm, residual=np.zeros(5, np.float32)))
+    with pytest.raises(InputError, match="dense array"):
+        run_ranks(1, lambda comm: mean(x, "nonzero", comm, residual=x))
+
+
+def test_a_sparse_tensor_takes_a_dense_residual_at_its_entries() -> None:
+    x, residual = sw.Sparse([1, 3], np.ones(2, np.float32), (5,)), np.full(5, 0.5, np.float32)
+    average, _ = run_ranks(1, lambda comm: mean(x, "nonzero | values=raw", comm, residual=residual))[0]
+    assert average.values.tolist() == [1.5, 1.5]
+    assert residual.tolist() == [0.5, 0, 0.5, 0, 0.5]

@@ -155,12 +155,13 @@ def test_duplicates_in_coo_are_summed() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_coo_rows_become_their_elements(dtype: torch.dtype) -> None:
+def test_coo_rows_are_one_entry_each(dtype: torch.dtype) -> None:
     table = torch.nn.Embedding(50, 4, sparse=True)
     table(torch.tensor([7, 3, 7])).sum().backward()
     x = table.weight.grad.to(dtype)
     assert np.array_equal(sent(x), x.to_dense().float().numpy())
-    assert sw.decode(sw.encode(x, "nonzero")).indices.tolist() == [12, 13, 14, 15, 28, 29, 30, 31]
+    decoded = sw.decode(sw.encode(x, "nonzero"))
+    assert (decoded.indices.tolist(), decoded.width) == ([3, 7], 4)
 
 
 def test_coo_without_entries_is_a_tensor_of_zeros() -> None:
@@ -170,7 +171,7 @@ def test_coo_without_entries_is_a_tensor_of_zeros() -> None:
 def test_a_table_too_large_for_32_bits_is_sent_as_its_rows() -> None:
     x = torch.sparse_coo_tensor([[2**29]], torch.ones(1, 8), (2**30, 8), check_invariants=False)
     sparse = sw.decode(sw.encode(x, "nonzero | indices=run_length"))
-    assert sparse.indices.tolist() == list(range(2**32, 2**32 + 8))
+    assert (sparse.indices.tolist(), sparse.width, sparse.numel) == ([2**29], 8, 2**33)
 
 
 def test_a_coo_gradient_and_a_dense_residual_go_together() -> None:
@@ -207,7 +208,7 @@ def test_indexed_slices_are_rows_in_any_order_with_repeats() -> None:
     x = IndexedSlices(np.array([[1, 2], [3, 4], [10, 20]], np.float32), np.array([4, 1, 4]), np.array([6, 2]))
     sparse = sw.decode(sw.encode(x, "nonzero"))
     assert sparse.shape == (6, 2)
-    assert sparse.indices.tolist() == [2, 3, 8, 9]
+    assert (sparse.indices.tolist(), sparse.width) == ([1, 4], 2)
     assert sparse.values.tolist() == [3, 4, 11, 22]
 
 

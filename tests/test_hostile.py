@@ -132,10 +132,11 @@ DEFECTS = [
     (b"PK\x03\x04 is a zip", errors.FrameError),
     (PLAIN[:-1] + bytes([PLAIN[-1] ^ 1]), errors.ChecksumError),
     (with_byte(4, 2), errors.UnknownVersion),
-    (with_byte(5, 1), errors.HeaderError),  # flags
+    (with_byte(5, 2), errors.HeaderError),  # flags
     (with_byte(6, 9), errors.HeaderError),  # dtype
     (with_byte(7, 33), errors.HeaderError),  # rank
     (with_byte(9, 10), errors.HeaderError),  # more entries than elements
+    (with_byte(5, 1), errors.HeaderError),  # entries of so many numbers that the tensor has no rows of them
     (with_byte(12, 99), errors.UnknownCodec),
     (repair(PLAIN[:-4] + b"more" + PLAIN[-4:]), errors.HeaderError),
     (repair(PLAIN[:-8] + PLAIN[-4:]), errors.TruncatedFrame),

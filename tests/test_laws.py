@@ -27,8 +27,8 @@ from strategies import (
 )
 
 import sparsewire as sw
-from sparsewire.codec import at_sparse
 from sparsewire.contract import Context
+from sparsewire.errors import InputError
 
 every_pair = pytest.mark.parametrize(("index", "value"), PAIRS)
 every_index = pytest.mark.parametrize("index", INDEX_CODECS)
@@ -115,7 +115,7 @@ def test_a_sparse_of_any_size_arrives_as_declared(index: str, value: str, x: sw.
     assert decoded.indices.dtype == (np.int32 if x.numel <= 2**31 else np.int64)
     assert (decoded.shape, decoded.dtype) == (x.shape, x.dtype)
     either = np.union1d(x.indices, decoded.indices)
-    rest = at_sparse(x)(either) - at_sparse(decoded)(either)
+    rest = x.at(either) - decoded.at(either)
     kept = np.flatnonzero(rest)
     expected = sw.Sparse(either[kept], rest[kept], x.shape, x.dtype)
     assert same_bits(left.indices, expected.indices)
@@ -186,26 +186,50 @@ def test_a_dense_residual_joins_a_sparse_input_at_its_entries(x: np.ndarray, see
 
 @every_value
 @given(x=tensors(), select=st.sampled_from(SELECTS), bad=st.sampled_from([np.nan, np.inf, -np.inf]), data=st.data())
-def test_what_is_not_finite_reaches_the_receivers_and_spares_the_residual_there(
+def test_what_is_non_finite_reaches_the_receivers_and_the_residual_stays_as_it_was(
     value: str, x: np.ndarray, select: str, bad: float, data: st.DataObject
 ) -> None:
     assume(x.size)
     x.reshape(-1)[data.draw(st.integers(0, x.size - 1))] = bad
     residual = make("normal", x.size, x.dtype.name).reshape(x.shape)
-    before, total = work(residual), work(residual) + work(x)
+    before = residual.copy()
     frame = sw.compress(x, plan(select, value=value), residual=residual)[0]
     assert not np.isfinite(sw.decode(frame).work_values).all()
     assert not np.isfinite(sw.decode(sw.encode(x, plan(select, value=value))).work_values).all()
-    with np.errstate(invalid="ignore"):
-        left = np.where(np.isfinite(total), left_by_definition(total, frame), before)
-    assert same_bits(residual, left.astype(x.dtype).reshape(x.shape))
+    assert same_bits(residual, before)
+
+
+@pytest.mark.parametrize("x", [np.ones((1,) * 33, np.float32), np.ones(1, np.float32)])
+def test_an_error_leaves_the_residual_as_it_was(x: np.ndarray) -> None:
+    s = "topk(100%)" if x.ndim > 1 else "topk(100%) | values=failing"
+    residual = np.full(1, 0.1, np.float32)
+    with pytest.raises((InputError, ZeroDivisionError)):
+        sw.compress(x, s, residual=residual)
+    assert same_bits(residual, np.full(1, 0.1, np.float32))
+
+
+@pytest.mark.parametrize("x", [np.ones(4), sw.Sparse([1], [1.0], (4,))])
+def test_a_residual_needs_a_memory_that_keeps_it(x: object) -> None:
+    with pytest.raises(InputError, match="memory=none keeps no residual"):
+        sw.compress(x, "nonzero | memory=none", residual=np.zeros(4))
 
 
 def test_a_sparse_input_that_is_not_finite_spares_a_sparse_residual() -> None:
     x, residual = sw.Sparse([1, 2], [np.inf, 1.0], (4,)), sw.Sparse([0, 1], [0.25, 0.5], (4,))
     frame, left = sw.compress(x, "nonzero", residual=residual)
     assert not np.isfinite(sw.decode(frame).values).all()
-    assert same_bits(left.to_dense(), np.array([0.0, 0.5, 0.0, 0.0]))
+    assert same_bits(left.to_dense(), residual.to_dense())
+
+
+@given(x=tensors(("float32", "float64")), seed=st.integers(0, 99))
+def test_a_sparse_residual_is_a_dense_one(x: np.ndarray, seed: int) -> None:
+    """It takes part at the entries of the input, and the rest of it waits."""
+    sparse = sw.decode(sw.encode(x, "topk(50%) | values=raw"))
+    dense = make("mostly_zero", x.size, x.dtype.name, seed)
+    kept = sw.decode(sw.encode(dense.reshape(x.shape), "nonzero | values=raw"))
+    frame, left = sw.compress(sparse, plan("nonzero", value="qsgd"), residual=kept)
+    assert frame == sw.compress(sparse, plan("nonzero", value="qsgd"), residual=dense)[0]
+    assert np.array_equal(left.to_dense().reshape(-1), dense)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

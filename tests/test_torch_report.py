@@ -23,7 +23,7 @@ def test_statistics_add_up(ranks: Pool) -> None:
         assert all(one["finite"] for one in told)
         assert end == {key: value for key, value in told[-1].items() if key in end}
         assert end["bytes_dense"] == 6 * found["dense"]
-        assert set(end["seconds"]) == {"select", "encode", "exchange", "decode", "dense", "accumulate"}
+        assert set(end["seconds"]) == {"select", "encode", "exchange", "decode", "keep", "dense", "accumulate"}
         assert all(seconds > 0 for seconds in end["seconds"].values())
         for one, next_ in zip([start, *told], told, strict=False):
             for key in ("bytes_sent", "bytes_received", "bytes_dense"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import json
+import math
 import os
 import signal
 import sys
@@ -70,6 +71,25 @@ def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
             assert same_bits(value, other[key]), key
         else:
             assert value == other[key], key
+
+
+def dense_kept(state: dict[str, Any], buffer: str = "residual") -> dict[str, torch.Tensor]:
+    """What a state holds for parameters with dense gradients."""
+    found = {name: buffers[buffer] for name, buffers in state["buffers"].items() if buffer in buffers}
+    return {name: kept for name, kept in found.items() if isinstance(kept, torch.Tensor)}
+
+
+def sparse_kept(state: dict[str, Any], buffer: str = "residual") -> dict[str, dict[str, Any]]:
+    """The same for parameters with sparse gradients."""
+    found = {name: buffers[buffer] for name, buffers in state["buffers"].items() if buffer in buffers}
+    return {name: kept for name, kept in found.items() if isinstance(kept, dict)}
+
+
+def spread(kept: dict[str, Any]) -> torch.Tensor:
+    """Saved rows as the flat table."""
+    dense = torch.zeros(math.prod(kept["shape"]))
+    dense.view(-1, kept["width"])[kept["indices"]] = kept["values"].view(-1, kept["width"])
+    return dense
 
 
 def play(groups: dict[int, dist.ProcessGroup], scene: str, ranks: int | None = None, **settings: Any) -> Any:

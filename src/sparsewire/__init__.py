@@ -7,8 +7,8 @@ array([ 0.,  3.,  0., -1.], dtype=float32)
 """
 
 from .codec import decode, encode, inspect
+from .compression import compress
 from .errors import FrameError, InputError, SchemeError, SparsewireError
-from .leftover import compress
 from .presets import list_codecs
 from .registry import register
 from .scheme import Scheme, scheme

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from . import host, wire
-from .contract import Context
-from .errors import FrameError, LimitExceeded, SectionError
+from .contract import Context, State
+from .errors import FrameError, HeaderError, LimitExceeded, SectionError
+from .kernels import Array
+from .piece import Piece
 from .scheme import Scheme, Spec, from_record, scheme
-from .seal import at_sparse, context, is_ordered, seal
+from .seal import is_ordered
 from .sparse import Sparse
 
 MAX_ENTRIES = 2**28
@@ -29,12 +32,12 @@ def encode(x: Any, s: Spec, *, step: int = 0, name: str = "", seed: int = 0, ran
     >>> decode(frame).to_dense()
     array([0., 3., 0.])
     """
-    plan, tensor = scheme(s), host.to_host(x)
-    ctx = context(tensor.dtype, math.prod(tensor.shape), step, name, seed, rank)
-    if isinstance(tensor, Sparse):
-        return seal(plan, ctx, tensor.shape, tensor.indices, tensor.work_values, at_sparse(tensor)).frame
-    indices, values = plan.select.pick(tensor.flat, ctx)
-    return seal(plan, ctx, tensor.shape, indices, values, tensor.flat.__getitem__).frame
+    return piece_of(host.to_host(x), name).seal(scheme(s), step, seed, rank).frame
+
+
+def piece_of(tensor: host.Dense | Sparse, name: str, state: State | None = None) -> Piece:
+    flat = tensor if isinstance(tensor, Sparse) else tensor.flat
+    return Piece(name, flat, tensor.shape, tensor.dtype, {} if state is None else state)
 
 
 def decode(
@@ -46,14 +49,31 @@ def decode(
 
 def decode_parsed(parsed: wire.Frame) -> Sparse:
     """The tensor in a frame whose header has been read and found acceptable."""
-    plan = from_record(parsed.record)
-    ctx = Context(parsed.dtype, parsed.numel, parsed.count, ordered=is_ordered(plan))
-    if ctx.ordered:
-        return _section(lambda: _decode_ordered(parsed, plan, ctx))
+    s = from_record(parsed.record)
+    numbers, entries = _contexts(parsed, s)
+    if entries.ordered:
+        return _section(lambda: _decode_ordered(parsed, s, entries))
     # Values first: most codecs tell from the section's length alone that `count` is a lie.
-    values = _section(lambda: plan.values.decode(memoryview(parsed.values), ctx))
-    indices = _section(lambda: plan.indices.decode(memoryview(parsed.indices), ctx))
-    return _section(lambda: Sparse(indices, values, parsed.shape, parsed.dtype))
+    values = _section(lambda: s.values.decode(memoryview(parsed.values), numbers))
+    indices = _section(lambda: s.indices.decode(memoryview(parsed.indices), entries))
+    return _section(lambda: _sparse(parsed, s, indices, values))
+
+
+def _contexts(parsed: wire.Frame, s: Scheme) -> tuple[Context, Context]:
+    """(what the value codec, what the index codec is told); the counts are checked against the tensor's size."""
+    transform, width = s.transform, parsed.width
+    size = parsed.numel // width if transform.is_identity else transform.size(parsed.numel)
+    if parsed.numel % width if transform.is_identity else width != transform.width:
+        raise HeaderError(f"a tensor of {parsed.numel} elements has no entries of {width} numbers after {transform}")
+    if parsed.count > size:
+        raise HeaderError(f"{parsed.count} entries in a tensor that has {size}")
+    entries = Context(parsed.dtype, size, parsed.count, ordered=is_ordered(s, width))
+    return replace(entries, count=parsed.count * width), entries
+
+
+def _sparse(parsed: wire.Frame, s: Scheme, indices: Array, values: Array) -> Sparse:
+    transform = None if s.transform.is_identity else s.transform
+    return Sparse(indices, values, parsed.shape, parsed.dtype, parsed.width, transform)
 
 
 def inspect(
@@ -64,25 +84,26 @@ def inspect(
     `bound_bits_per_entry` is log2 C(d, k) / k: what uniformly spread indices cost at least.
     """
     parsed = _open(frame, max_numel, max_entries)
-    plan = from_record(parsed.record)
-    ctx = Context(parsed.dtype, parsed.numel, parsed.count, ordered=is_ordered(plan))
+    s = from_record(parsed.record)
+    numbers, found = _contexts(parsed, s)
     sizes = {"indices": len(parsed.indices), "values": len(parsed.values)}
     sections = {"header": len(frame) - sum(sizes.values()) - wire.CRC_SIZE, **sizes, "checksum": wire.CRC_SIZE}
     inner = {
-        "indices": _section(lambda: plan.indices.parts(memoryview(parsed.indices), ctx)),
-        "values": _section(lambda: plan.values.parts(memoryview(parsed.values), ctx)),
+        "indices": _section(lambda: s.indices.parts(memoryview(parsed.indices), found)),
+        "values": _section(lambda: s.values.parts(memoryview(parsed.values), numbers)),
     }
     parts = {f"{slot}.{part}": size for slot, found in inner.items() for part, size in found.items()}
-    notes = _section(lambda: plan.values.notes(memoryview(parsed.values), ctx))
+    notes = _section(lambda: s.values.notes(memoryview(parsed.values), numbers))
     entries = max(1, parsed.count)
     dense_bytes = parsed.numel * {"float64": 8, "float32": 4}.get(parsed.dtype, 2)
     return {
         "version": wire.VERSION,
-        "scheme": str(plan),
+        "scheme": str(s),
         "dtype": parsed.dtype,
         "shape": parsed.shape,
         "numel": parsed.numel,
         "k": parsed.count,
+        "width": parsed.width,
         "bytes": len(frame),
         "dense_bytes": dense_bytes,
         "ratio": dense_bytes / len(frame),
@@ -90,7 +111,7 @@ def inspect(
         "parts": parts,
         "notes": {f"values.{name}": value for name, value in notes.items()},
         "bits_per_entry": {slot: 8 * size / entries for slot, size in {**sizes, "total": len(frame)}.items()},
-        "bound_bits_per_entry": bound_bits(parsed.numel, parsed.count) / entries,
+        "bound_bits_per_entry": bound_bits(found.numel, parsed.count) / entries,
     }
 
 
@@ -106,17 +127,18 @@ def bound_bits(numel: int, count: int) -> float:
 
 def _open(frame: bytes | bytearray | memoryview, max_numel: int | None, max_entries: int) -> wire.Frame:
     parsed = wire.unpack(frame, max_numel)
-    if parsed.count > max_entries:
-        raise LimitExceeded(f"{parsed.count} entries, the caller allows max_entries={max_entries}")
+    if parsed.count * parsed.width > max_entries:
+        what = f"{parsed.count} entries" + (f" of {parsed.width} numbers" if parsed.width > 1 else "")
+        raise LimitExceeded(f"{what}, the caller allows max_entries={max_entries}")
     return parsed
 
 
-def _decode_ordered(parsed: wire.Frame, plan: Scheme, ctx: Context) -> Sparse:
+def _decode_ordered(parsed: wire.Frame, s: Scheme, ctx: Context) -> Sparse:
     """Entries back in ascending order. Indices first: values without a map may be few bytes for any count."""
-    indices = plan.indices.decode(memoryview(parsed.indices), ctx)
-    values = plan.values.decode(memoryview(parsed.values), ctx)
+    indices = s.indices.decode(memoryview(parsed.indices), ctx)
+    values = s.values.decode(memoryview(parsed.values), ctx)
     order = np.argsort(indices, kind="stable")
-    return Sparse(indices[order], values[order], parsed.shape, parsed.dtype)
+    return _sparse(parsed, s, indices[order], values[order])
 
 
 def _section(read: Callable[[], Result]) -> Result:

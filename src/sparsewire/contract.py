@@ -10,9 +10,9 @@ import functools
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -27,6 +27,9 @@ SLOTS = ("select", "transform", "indices", "values", "memory", "exchange")
 @dataclass(frozen=True)
 class Context:
     """What a codec may know besides its own settings: the tensor's facts, and where its randomness comes from.
+
+    `numel` is the number of entries that the tensor could have. `count` is how many an index codec sends, and how many
+    numbers a value codec does: `width` of them for each entry.
 
     `key` is derived from (seed, step, name): the same on every rank. `own_key` is this rank's. `packed` is false
     where a byte codec follows that compresses whole bytes better than packed bits. `ordered` is true where entries
@@ -101,32 +104,59 @@ def text(value: Any) -> str:
 
 
 class Select(Codec):
-    """Dense → support."""
+    """Dense array → support."""
 
     slot = "select"
 
     @abstractmethod
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        """(ascending indices, values there) of a flat float32 or float64 array."""
+        """(ascending indices, values there) of a flat float32 or float64 array, which stays as it is.
 
-    def pick_compensated(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
-        """`pick` of residual + x, which goes into the residual, except where it is not finite: there the old one stays.
-
-        One pass where a kernel offers it.
+        Non-finite entries are never left out. The result may share memory with x: `choose` copies it then.
         """
-        picked = self.pick_sum(residual, x, ctx)
-        kernels.add_finite(residual, x)
-        return picked
 
     def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
-        """`pick` of residual + x, which both stay as they are."""
-        return self.pick(np.add(residual, x, out=scratch(x.size, x.dtype)), ctx)
+        """`pick` of residual + x, which both stay as they are; one pass where a kernel offers it."""
+        with np.errstate(all="ignore"):
+            return self.choose(np.add(residual, x, out=scratch(x.size, x.dtype)), ctx)
+
+    def choose(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """`pick` in memory of its own: x is written to while the selection is still needed."""
+        indices, values = (
+            part.copy() if np.may_share_memory(part, x) else part for part in self.pick(x, ctx)
+        )  # fmt: skip
+        return indices, values
 
 
 class Transform(Codec):
-    """Dense → dense, before selection; undone after decoding."""
+    """A linear orthonormal map of the flat gradient, before selection; undone once, after the ranks' sums.
+
+    An entry of the result is `width` numbers with one index; entries are selected by their norm.
+    """
 
     slot = "transform"
+    is_identity: ClassVar[bool] = False
+
+    @property
+    def width(self) -> int:
+        """Numbers per entry."""
+        return 1
+
+    @abstractmethod
+    def size(self, numel: int) -> int:
+        """Entries that a tensor of `numel` elements has; grows with numel, and is bounded by what numel promises."""
+
+    @abstractmethod
+    def forward(self, x: Array) -> Array:
+        """`size(x.size) * width` coefficients of a flat array, in its dtype; x stays as it is."""
+
+    @abstractmethod
+    def inverse(self, coefficients: Array, numel: int) -> Array:
+        """The flat array of `numel` elements; the same bits for the same coefficients."""
+
+    def norms(self, coefficients: Array) -> Array:
+        """What the selection compares: each entry's magnitude."""
+        return coefficients if self.width == 1 else kernels.row_norms(coefficients, self.width)
 
 
 class IndexCodec(Codec):
@@ -204,11 +234,49 @@ class ByteCodec(Codec):
         """Raises `ValueError` rather than give more than `limit` bytes."""
 
 
+State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype
+
+
+class Feedback(Protocol):
+    """What a memory is told after a finite step, element by element of the arrays that it is given."""
+
+    @property
+    def sent_at(self) -> Array | None:
+        """Ascending places of what this rank sent; None where a transform spreads it over all elements."""
+
+    def take_sent(self, array: Array) -> None:
+        """array −= this rank's part in the mean."""
+
+    def add_mean(self, array: Array, factor: float) -> None:
+        """array += factor × the mean over the ranks."""
+
+
 class Memory(Codec):
-    """What a rank does with what it did not send."""
+    """What a rank does with what it did not send. Stateless: buffers live with the caller, zero at first.
+
+    Every method works element by element, so that a sparse gradient is served by the buffers' parts at its entries.
+    Buffers are linear in the gradient: the loss scale, saving and another number of ranks are one rule for all of them.
+    """
 
     slot = "memory"
-    keeps: ClassVar[bool]
+    buffers: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def total(self, state: State, x: Array) -> Array:
+        """The compensated gradient, which the selection sees. Reads only, and returns an array of its own or x."""
+
+    def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """The selection from `total`; in one pass where that is possible."""
+        return select.choose(self.total(state, x), ctx)
+
+    @abstractmethod
+    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
+        """Updates the buffers in place, after a step that is finite on all ranks: total = sent + what is kept."""
+
+    def keep_dense(self, state: State, x: Array) -> None:
+        """The same after a step in which all of `total` was sent."""
+        for buffer in self.buffers:
+            state[buffer][:] = 0
 
 
 class Exchange(Codec):
@@ -217,5 +285,12 @@ class Exchange(Codec):
     slot = "exchange"
 
     @abstractmethod
-    def exchange(self, pieces: Any, plan: Any, comm: Any, step: int, seed: int, clock: Any) -> Any:
-        """`exchange.Piece`s in, an `exchange.Outcome` for each; the same on every rank."""
+    def exchange(self, pieces: Any, turn: Any) -> Any:
+        """`exchange.Piece`s in, an `exchange.Outcome` for each; every rank calls it with the same pieces in one order.
+
+        A rank that cannot take part tells the others before it raises.
+        """
+
+    def refuse(self, comm: Any, channel: str) -> None:
+        """Tells ranks that are in `exchange` that this one cannot take part."""
+        comm.all_gather(b"", channel)

@@ -91,14 +91,12 @@ def _from_torch(x: Any) -> Dense | Sparse:
 
 
 def _from_coo(x: Any) -> Sparse:
-    """COO entries may be whole rows; they become their elements."""
+    """Entries of a COO tensor are elements, or whole rows of its dense dimensions."""
     indices, values = x.indices().numpy(), x.values()
     rows = indices[0] if len(indices) == 1 else np.ravel_multi_index(tuple(indices), x.shape[: x.sparse_dim()])
     host = _from_torch(values)
     assert isinstance(host, Dense)
-    width = math.prod(x.shape[x.sparse_dim() :])
-    flat = (rows.astype(np.int64)[:, None] * width + np.arange(width)).ravel()
-    return Sparse(flat, host.flat, tuple(x.shape), host.dtype)
+    return _rows(rows.astype(np.int64), host, tuple(x.shape), math.prod(x.shape[x.sparse_dim() :]))
 
 
 def _from_rows(rows: Array, values: Array, shape: tuple[Any, ...]) -> Sparse:
@@ -108,8 +106,12 @@ def _from_rows(rows: Array, values: Array, shape: tuple[Any, ...]) -> Sparse:
     width = math.prod(int(n) for n in shape[1:])
     summed = np.zeros((unique.size, width), host.flat.dtype)
     np.add.at(summed, place, host.flat.reshape(-1, width))
-    flat = (unique[:, None] * width + np.arange(width)).ravel()
-    return Sparse(flat, summed.ravel(), tuple(int(n) for n in shape), host.dtype)
+    return _rows(unique, Dense(summed.reshape(-1), host.dtype, ()), tuple(int(n) for n in shape), width)
+
+
+def _rows(rows: Array, values: Dense, shape: tuple[int, ...], width: int) -> Sparse:
+    """A row without numbers is nothing to send."""
+    return Sparse(rows if width else rows[:0], values.flat, shape, values.dtype, max(1, width))
 
 
 def _from_numpy(x: Array) -> Dense:

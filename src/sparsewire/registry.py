@@ -21,7 +21,7 @@ from .errors import RegistryError, SchemeError, UnknownCodec
 # Where the built-in codecs live; a room is imported when a scheme first needs it.
 ROOMS = {
     "select": ("select", "TopK RandomK Threshold Nonzero"),
-    "transform": ("transform", "Identity"),
+    "transform": ("transform", "Identity Rows"),
     "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom"),
     "values": ("values", "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp"),
     "memory": ("memory", "NoMemory Residual"),

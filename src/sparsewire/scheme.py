@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -21,6 +21,7 @@ from .contract import Exchange as ExchangeCodec
 from .errors import HeaderError, SchemeError
 from .presets import PRESETS, expand
 from .registry import codecs, find, find_wire, nearest
+from .transform import Identity
 from .values.chain import Chain
 from .wire import Parameter, Stage, pack_record, unpack_record
 
@@ -63,6 +64,11 @@ class Scheme:
     def record(self) -> bytes:
         """The scheme as frames carry it: per slot the stages, each a number or name and the settings in order."""
         return pack_record(tuple(tuple(_to_stage(codec) for codec in self._codecs(slot)) for slot in SLOTS))
+
+    @functools.cached_property
+    def untransformed(self) -> Scheme:
+        """The same without a transform."""
+        return self if self.transform.is_identity else replace(self, transform=Identity())
 
     def _codecs(self, slot: str) -> tuple[Codec, ...]:
         filled = getattr(self, slot)
@@ -236,7 +242,11 @@ def _codec_from(slot: str, stage: Any) -> Codec:
 
 
 def _to_stage(codec: Codec) -> Stage:
-    return codec.wire_id or codec.id, tuple(codec.config.values())
+    """Settings at the end that have their default are left out: defaults are part of the format."""
+    settings = [(getattr(codec, item.name), item.default) for item in fields(codec)]
+    while settings and settings[-1][0] == settings[-1][1]:
+        settings.pop()
+    return codec.wire_id or codec.id, tuple(value for value, _ in settings)
 
 
 def _from_stage(slot: str, stage: Stage) -> Codec:

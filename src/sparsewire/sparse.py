@@ -1,9 +1,10 @@
-"""`Sparse`: the one thing that travels between the rooms."""
+"""`Sparse`: indices and values, the one type that passes between the modules."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,27 +64,45 @@ def round_to(values: Array, dtype: str) -> Array:
     return values if values.dtype == dtype else load(store(values, dtype), dtype)
 
 
-def _kept(values: Array, dtype: str) -> Array:
-    """Values as a `Sparse` holds them."""
+def held(values: Array, dtype: str) -> Array:
+    """Values as a `Sparse` of that dtype holds them."""
     return round_to(values, dtype) if dtype == "bfloat16" else store(values, dtype)
+
+
+class Domain(Protocol):
+    """What a `Sparse` of coefficients needs of its transform."""
+
+    @property
+    def width(self) -> int: ...
+
+    def size(self, numel: int) -> int: ...
+
+    def inverse(self, coefficients: Array, numel: int) -> Array: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A tensor as ascending unique flat indices and the values there; everything else is zero.
+    """A tensor as ascending unique indices of entries and the values there; everything else is zero.
 
-    `dtype` names the tensor's number type. `values` has that type, but for bfloat16, which NumPy lacks: float32
-    then, holding bfloat16 numbers.
+    An entry is one element, or `width` numbers side by side, such as a row of an embedding table: index i then stands
+    for the elements i · width … (i + 1) · width − 1. With a `transform` the entries are its coefficients, and
+    `to_dense()` undoes it. `values` is flat, `width` numbers for each index. `dtype` names the tensor's number type;
+    `values` has that type, but for bfloat16, which NumPy lacks: float32 then, holding bfloat16 numbers.
 
     >>> Sparse([1, 4], [0.5, -2.0], (2, 3)).to_dense()
     array([[ 0. ,  0.5,  0. ],
            [ 0. , -2. ,  0. ]])
+    >>> Sparse([1], [1.0, 2.0, 3.0], (2, 3), width=3).to_dense()
+    array([[0., 0., 0.],
+           [1., 2., 3.]])
     """
 
     indices: Array
     values: Array
     shape: tuple[int, ...]
     dtype: str = field(default="")
+    width: int = 1
+    transform: Domain | None = None
 
     def __post_init__(self) -> None:
         values = np.ascontiguousarray(self.values)
@@ -95,38 +114,60 @@ class Sparse:
             raise InputError(f"a shape needs sizes ≥ 0 and fewer than 2**63 elements, not {shape}")
         if values.dtype.name == "bfloat16":
             values = from_bfloat16(values.view(np.uint16))
-        indices = np.ascontiguousarray(self.indices)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "values", _kept(values, dtype))
-        object.__setattr__(self, "indices", self._checked(indices, values, math.prod(shape)))
+        object.__setattr__(self, "values", held(values, dtype))
+        self._check_width()
+        object.__setattr__(self, "indices", self._checked(np.ascontiguousarray(self.indices)))
 
     @classmethod
-    def trusted(cls, indices: Array, values: Array, shape: tuple[int, ...], dtype: str) -> Sparse:
+    def trusted(
+        cls, indices: Array, values: Array, shape: tuple[int, ...], dtype: str, width: int = 1,
+        transform: Domain | None = None,
+    ) -> Sparse:  # fmt: skip
         """Without any check or conversion: for entries that this library has just made itself."""
         sparse = object.__new__(cls)
-        for name, value in (("indices", indices), ("values", values), ("shape", shape), ("dtype", dtype)):
+        given = {"indices": indices, "values": values, "shape": shape, "dtype": dtype, "width": width}
+        for name, value in {**given, "transform": transform}.items():
             object.__setattr__(sparse, name, value)
         return sparse
 
-    @staticmethod
-    def _checked(indices: Array, values: Array, numel: int) -> Array:
-        if indices.ndim != 1 or values.ndim != 1 or indices.size != values.size:
-            raise InputError(f"{indices.shape} indices do not go with {values.shape} values; both are flat")
+    def like(self, indices: Array, values: Array) -> Sparse:
+        """Other entries of a tensor of the same kind; without any check."""
+        kept = held(values, self.dtype)
+        return Sparse.trusted(indices, kept, self.shape, self.dtype, self.width, self.transform)
+
+    def _check_width(self) -> None:
+        if self.transform is not None and self.width != self.transform.width:
+            raise InputError(f"{self.transform} has entries of {self.transform.width} numbers, not {self.width}")
+        if self.width < 1 or (self.transform is None and self.numel % self.width):
+            raise InputError(f"a tensor of {self.numel} elements has no rows of {self.width}")
+
+    def _checked(self, indices: Array) -> Array:
+        size = self.size
+        if indices.ndim != 1 or self.values.ndim != 1 or indices.size * self.width != self.values.size:
+            raise InputError(f"{indices.shape} indices do not go with {self.values.shape} values; both are flat")
         if indices.size == 0:
-            return np.empty(0, index_dtype(numel))
+            return np.empty(0, index_dtype(size))
         if indices.dtype.kind not in "iu":
             raise InputError(f"indices are integers, not {indices.dtype}")
-        if indices[0] < 0 or indices[-1] >= numel or not (indices[1:] > indices[:-1]).all():
-            raise InputError(f"indices must ascend without repeats within 0 … {numel - 1}; np.unique sorts them")
-        return indices.astype(index_dtype(numel), copy=False)
+        if indices[0] < 0 or indices[-1] >= size or not (indices[1:] > indices[:-1]).all():
+            raise InputError(f"indices must ascend without repeats within 0 … {size - 1}; np.unique sorts them")
+        return indices.astype(index_dtype(size), copy=False)
 
     @property
     def numel(self) -> int:
+        """Elements of the tensor."""
         return math.prod(self.shape)
 
     @property
+    def size(self) -> int:
+        """Entries that there could be."""
+        return self.numel // self.width if self.transform is None else self.transform.size(self.numel)
+
+    @property
     def count(self) -> int:
+        """Entries that there are."""
         return int(self.indices.size)
 
     @property
@@ -134,11 +175,47 @@ class Sparse:
         """The values in the dtype that arithmetic uses."""
         return self.values.astype(work_dtype(self.dtype), copy=False)
 
+    def at(self, where: Array) -> Array:
+        """The numbers of the entries at ascending indices, in the work dtype: zero where there is no entry."""
+        values = self.work_values.reshape(-1, self.width)
+        out = np.zeros((where.size, self.width), values.dtype)
+        if self.count:
+            place = np.minimum(np.searchsorted(self.indices, where), self.count - 1)
+            hit = self.indices[place] == where
+            out[hit] = values[place[hit]]
+        return out.reshape(-1)
+
     def to_dense(self) -> Array:
         """The dense array (float32 for bfloat16)."""
-        out = np.zeros(self.numel, self.values.dtype)
-        out[self.indices] = self.values
-        return out.reshape(self.shape)
+        return held(self.flat(), self.dtype).reshape(self.shape)
+
+    def flat(self) -> Array:
+        """The dense array, flat and in the work dtype, with the transform undone."""
+        out = np.zeros(self.size * self.width, work_dtype(self.dtype))
+        out[elements(self.indices, self.width)] = self.work_values
+        return out if self.transform is None else self.transform.inverse(out, self.numel)
 
     def __repr__(self) -> str:
-        return f"Sparse({self.count} of {self.numel} entries, shape={self.shape}, dtype={self.dtype})"
+        rows = f" of {self.width} numbers" if self.width > 1 else ""
+        return f"Sparse({self.count} of {self.size} entries{rows}, shape={self.shape}, dtype={self.dtype})"
+
+
+def elements(indices: Array, width: int) -> Array:
+    """The elements that entries of `width` numbers consist of, ascending.
+
+    >>> elements(np.array([0, 2]), 3).tolist()
+    [0, 1, 2, 6, 7, 8]
+    """
+    if width == 1:
+        return indices
+    first = indices.astype(np.int64) * width
+    return (first[:, None] + np.arange(width)).reshape(-1)
+
+
+def add(a: Sparse, b: Sparse) -> Sparse:
+    """The sum of two sparse tensors of one shape and dtype."""
+    if (a.shape, a.dtype, a.width, a.transform) != (b.shape, b.dtype, b.width, b.transform):
+        raise InputError(f"{a!r} and {b!r} cannot be added")
+    indices = np.union1d(a.indices, b.indices)
+    with np.errstate(all="ignore"):
+        return a.like(indices, a.at(indices) + b.at(indices))

@@ -16,6 +16,8 @@ DTYPE_CODES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
 SLOT_COUNT = 6
 MOST_DIMENSIONS, MOST_STAGES, MOST_PARAMETERS, MOST_TEXT = 32, 8, 32, 256
 CRC_SIZE = 4
+WIDE = 1  # the flag for entries of several numbers
+MOST_WIDTH = 2**32
 
 Parameter = None | bool | int | float | str
 Stage = tuple[int | str, tuple[Parameter, ...]]
@@ -32,6 +34,7 @@ class Frame:
     record: bytes
     indices: bytes | memoryview
     values: bytes | memoryview
+    width: int = 1
 
     @property
     def numel(self) -> int:
@@ -41,8 +44,11 @@ class Frame:
 def pack(frame: Frame) -> bytes:
     if len(frame.shape) > MOST_DIMENSIONS:
         raise InputError(f"{len(frame.shape)} dimensions, a frame has at most {MOST_DIMENSIONS}; reshape first")
-    head = [MAGIC, bytes([VERSION, 0, DTYPE_CODES[frame.dtype], len(frame.shape)])]
+    if frame.width > MOST_WIDTH:
+        raise InputError(f"entries of {frame.width} numbers, a frame has at most {MOST_WIDTH}; send elements instead")
+    head = [MAGIC, bytes([VERSION, WIDE * (frame.width > 1), DTYPE_CODES[frame.dtype], len(frame.shape)])]
     head += [varint(n) for n in (*frame.shape, frame.count)]
+    head += [varint(frame.width)] if frame.width > 1 else []
     head += [varint(len(frame.record)), frame.record, varint(len(frame.indices)), varint(len(frame.values))]
     body = b"".join([*head, frame.indices, frame.values])
     return body + struct.pack("<I", zlib.crc32(body))
@@ -52,16 +58,16 @@ def unpack(data: bytes | bytearray | memoryview, max_numel: int | None = None) -
     """Reads a frame, having checked its checksum first and every length against the buffer."""
     reader = Reader(_checked(memoryview(data).cast("B")))
     reader.take(len(MAGIC) + 1)
-    if reader.byte() != 0:
+    flags = reader.byte()
+    if flags & ~WIDE:
         raise HeaderError("the frame has flags that this version does not know")
     dtype = _dtype(reader.byte())
     shape = _shape(reader, max_numel)
     count = reader.varint()
-    if count > math.prod(shape):
-        raise HeaderError(f"{count} entries in a tensor of {math.prod(shape)} elements")
+    width = _width(reader) if flags & WIDE else 1
     record = bytes(reader.take(reader.varint()))
     sizes = reader.varint(), reader.varint()
-    frame = Frame(dtype, shape, count, record, reader.take(sizes[0]), reader.take(sizes[1]))
+    frame = Frame(dtype, shape, count, record, reader.take(sizes[0]), reader.take(sizes[1]), width)
     if reader.left:
         raise HeaderError(f"{reader.left} bytes too many")
     return frame
@@ -86,6 +92,14 @@ def _dtype(code: int) -> str:
         if known == code:
             return name
     raise HeaderError(f"there is no dtype {code}")
+
+
+def _width(reader: Reader) -> int:
+    """Numbers per entry; the field is there only for more than one."""
+    width = reader.varint()
+    if not 2 <= width <= MOST_WIDTH:
+        raise HeaderError(f"entries of {width} numbers, the field is for 2 … {MOST_WIDTH}")
+    return width
 
 
 def _shape(reader: Reader, max_numel: int | None) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """How ranks come to the mean."""
 
+from ..piece import Piece
 from .allgather import AllGather
 from .mean import mean
-from .piece import Clock, Outcome, Piece
+from .turn import Clock, Outcome, Turn
 
-__all__ = ["AllGather", "Clock", "Outcome", "Piece", "mean"]
+__all__ = ["AllGather", "Clock", "Outcome", "Piece", "Turn", "mean"]

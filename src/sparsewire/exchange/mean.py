@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from .. import host
+from ..codec import piece_of
 from ..comm import Communicator
+from ..compression import Buffers
+from ..contract import Exchange
 from ..errors import InputError
-from ..leftover import writable_residual
 from ..scheme import Spec, scheme
 from ..sparse import Sparse
-from .piece import Clock, Piece
+from .allgather import AllGather
+from .turn import Turn
 
 
 def mean(
@@ -21,31 +24,30 @@ def mean(
     """(mean over the ranks of what they sent, what this rank sent), both like x.
 
     Every rank calls it with the same scheme, step, name and seed. A residual that is given takes part and is updated
-    in place, unless any rank's part is not finite: all ranks then see that in the mean, and all residuals stay.
+    in place, unless any rank's part is non-finite: all ranks then see that in the mean, and all residuals stay. Of a
+    memory with several buffers, `residual` is the dict.
 
     >>> from sparsewire.comm import run_ranks
     >>> run_ranks(2, lambda comm: mean(np.array([1.0, 0.0, comm.rank]), "nonzero", comm)[0].tolist())
     [[1.0, 0.0, 0.5], [1.0, 0.0, 0.5]]
     """
-    plan, tensor = scheme(s), host.to_host(x)
+    exchange: Exchange = AllGather()
+    try:
+        plan, tensor = scheme(s), host.to_host(x)
+        exchange = plan.exchange
+        if isinstance(residual, Sparse):
+            raise InputError("mean updates its residual in place: give a dense array, also for a sparse tensor")
+        buffers = None if residual is None else Buffers.of(residual, plan, tensor)
+    except BaseException:
+        exchange.refuse(comm, name)  # the others are waiting in the exchange
+        raise
+    piece = piece_of(tensor, name, None if buffers is None else buffers.state)
+    (outcome,) = exchange.exchange([piece], Turn(plan, comm, step, seed))
+    if buffers is not None and outcome.finite:
+        piece.keep(plan, outcome)
+        buffers.write_back()
     if isinstance(tensor, Sparse):
-        if residual is not None:
-            raise InputError("a sparse tensor takes no residual here; use compress, or a dense tensor")
-        return _mean_sparse(tensor, plan, comm, step, name, seed)
-    kept = None if residual is None else writable_residual(residual, tensor.flat.size, tensor.dtype)
-    piece = Piece(name, tensor.flat, tensor.shape, tensor.dtype, None if kept is None else kept.flat)
-    (outcome,) = plan.exchange.exchange([piece], plan, comm, step, seed, Clock())
-    if kept is not None and outcome.finite:
-        outcome.keep()
-        if not host.shares_memory(residual, kept.flat):
-            host.write_back(residual, kept.flat)
+        return outcome.mean_sparse(), outcome.sent
     average = np.empty_like(tensor.flat)
     outcome.mean_into(average)
-    sent = np.zeros_like(tensor.flat)
-    sent[outcome.sealed.indices] = outcome.sealed.sent
-    return host.like(x, average, tensor), host.like(x, sent, tensor)
-
-
-def _mean_sparse(x: Sparse, plan: Any, comm: Communicator, step: int, name: str, seed: int) -> tuple[Sparse, Sparse]:
-    (outcome,) = plan.exchange.exchange([Piece(name, x, x.shape, x.dtype)], plan, comm, step, seed, Clock())
-    return outcome.mean_sparse(), Sparse(outcome.sealed.indices, outcome.sealed.sent, x.shape, x.dtype)
+    return host.like(x, average, tensor), host.like(x, outcome.sent.flat(), tensor)

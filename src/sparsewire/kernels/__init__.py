@@ -58,6 +58,7 @@ from .reference import (
     rans_encode,
     rice_decode,
     rice_encode,
+    row_norms,
     run_lengths,
     scatter,
     threshold,

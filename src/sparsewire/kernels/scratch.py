@@ -1,4 +1,4 @@
-"""Dense-sized buffers that a thread keeps: fresh ones cost more in page faults than the work done in them."""
+"""Dense-sized buffers that are kept: fresh ones cost more in page faults than the work done in them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,27 @@ import numpy as np
 
 from .reference import Array
 
-_kept = threading.local()
+
+class Kept:
+    """One buffer per dtype, as large as the largest that was asked for."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Array] = {}
+
+    def __call__(self, size: int, dtype: Any) -> Array:
+        """At least `size` elements, cut to size; they hold until the next call."""
+        name = np.dtype(dtype).str
+        if name not in self._buffers or self._buffers[name].size < size:
+            self._buffers[name] = np.empty(size, dtype)
+        return self._buffers[name][:size]
+
+
+_local = threading.local()
 
 
 def scratch(size: int, dtype: Any) -> Array:
     """This thread's buffer of at least `size` elements, cut to size; it holds until the next call."""
-    buffers: dict[str, Array] = _kept.__dict__.setdefault("buffers", {})
-    name = np.dtype(dtype).str
-    if name not in buffers or buffers[name].size < size:
-        buffers[name] = np.empty(size, dtype)
-    return buffers[name][:size]
+    if not hasattr(_local, "kept"):
+        _local.kept = Kept()
+    kept: Array = _local.kept(size, dtype)
+    return kept

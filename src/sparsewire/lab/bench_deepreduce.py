@@ -20,7 +20,6 @@ from ..contract import Context, IndexCodec
 from ..errors import InputError
 from ..kernels import Array
 from ..scheme import scheme
-from ..seal import context
 from . import measure
 from .arrays import load_arrays
 from .tables import number, publish, table
@@ -138,7 +137,7 @@ def _row(x: Array, method: Method, advance: measure.Advance) -> dict[str, Any]:
 
 def _error(x: Array, frame: bytes, select: Any) -> float:
     seen = decode(frame)
-    wanted = select.pick(x, context(x.dtype.name, x.size, 0, "", 0, 0))[0]
+    wanted = select.pick(x, Context(x.dtype.name, x.size))[0]
     every = np.union1d(wanted, seen.indices)
     approx = seen.to_dense().reshape(-1)[every]
     wide = x.astype(np.float64)

@@ -13,9 +13,9 @@ import numpy as np
 
 from .. import kernels
 from ..codec import decode
+from ..compression import compress
 from ..contract import Context
 from ..kernels import Array
-from ..leftover import compress
 from ..scheme import scheme
 from . import measure
 from .measure import Run

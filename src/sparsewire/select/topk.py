@@ -45,11 +45,6 @@ class TopK(Counted):
             return kernels.threshold(x, np.inf, threads=kernels.threads)
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)
 
-    def pick_compensated(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
-        if self.k == 0:
-            return super().pick_compensated(residual, x, ctx)
-        return kernels.topk_add(residual, x, self.count(x.size), threads=kernels.threads)
-
     def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
         if self.k == 0:
             return super().pick_sum(residual, x, ctx)

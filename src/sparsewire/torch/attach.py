@@ -15,14 +15,15 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from ..averager import Settings
 from ..comm import Communicator
 from ..comm.torch import TorchCommunicator
 from ..errors import CommMismatch, InputError, SparsewireError
+from ..schedule import Schedule, SchemeSchedule
 from ..scheme import Spec
 from ..scheme import scheme as read_scheme
 from .hook import Socket, sparsewire_hook
-from .link import Link, Settings
-from .schedule import Plan, Schedule
+from .link import Link
 
 SOCKET = "_sparsewire_socket"
 _made: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()  # groups of couriers by the models' groups
@@ -60,15 +61,15 @@ def attach(
         raise InputError(f"select_per is 'parameter' or 'bucket', not {select_per!r}")
     socket = _socket(model)
     named = dict(model.module.named_parameters())
-    plan = Plan(read_scheme(scheme), warmup_steps, ratio_schedule)
-    settings = Settings(plan, _excluded(named, exclude), dense_below, select_per == "bucket", seed, on_step, scaler)
+    schedule = SchemeSchedule(read_scheme(scheme), warmup_steps, ratio_schedule)
+    settings = Settings(schedule, _excluded(named, exclude), dense_below, select_per == "bucket", seed, on_step)
     comm, close = _communicator(model.process_group, timeout)
     try:
         _agree(comm, settings, named)
     except BaseException:
         close(False)
         raise
-    return Link({parameter: name for name, parameter in named.items()}, comm, settings, socket, close)
+    return Link({parameter: name for name, parameter in named.items()}, comm, settings, socket, close, scaler)
 
 
 def _socket(model: DistributedDataParallel) -> Socket:
@@ -142,10 +143,10 @@ def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta | None:
 def _agree(comm: Communicator, settings: Settings, named: dict[str, torch.nn.Parameter]) -> None:
     """Ranks with different schemes would misread each other: better an error now, on all of them."""
     shapes = [(name, tuple(parameter.shape)) for name, parameter in named.items()]
-    schedule = settings.plan.schedule
-    facts = (str(settings.plan.scheme), settings.plan.warmup_steps, None if callable(schedule) else schedule,
+    schedule = settings.schedule.schedule
+    facts = (str(settings.schedule.scheme), settings.schedule.warmup_steps, None if callable(schedule) else schedule,
              settings.dense_below, settings.by_bucket, settings.seed, sorted(settings.dense_names), shapes)  # fmt: skip
-    digest = f"{settings.plan.scheme} ({zlib.crc32(repr(facts).encode()):08x})".encode()
+    digest = f"{settings.schedule.scheme} ({zlib.crc32(repr(facts).encode()):08x})".encode()
     heard = [bytes(message) for message in comm.all_gather(digest, "agree")]
     for rank, message in enumerate(heard):
         if message != heard[0]:

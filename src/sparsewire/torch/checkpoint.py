@@ -1,33 +1,41 @@
-"""Saving and resuming: residuals are per rank, so every rank has its own file.
+"""Saving and resuming: buffers are per rank, so every rank has its own file.
 
-With the same number of ranks each goes on exactly where it was. With another number the residuals are dealt out again
-so that their sum, which is what training still owes the model, stays: old rank i's go to new rank i mod size.
+With the same number of ranks each goes on exactly where it was. With another number the buffers are dealt out again so
+that their mean over the ranks stays: that is what training still owes the model.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
+from .. import states
 from ..errors import InputError
-from ..leftover import add
-from ..sparse import Sparse
 from .link import Link
-from .residuals import sparse_from, sparse_state
+from .tensors import to_arrays, to_tensors
 
 State = dict[str, Any]
-_FILE = re.compile(r"sparsewire-(\d+)-of-(\d+)\.pt\Z")
+NAME = "sparsewire"
+_savers: WeakValueDictionary[Path, Link] = WeakValueDictionary()  # who wrote which file in this process
 
 
-def save(link: Link, folder: str | os.PathLike[str]) -> Path:
-    """Writes this rank's state as `sparsewire-RANK-of-SIZE.pt`; whole or not at all. Every rank calls it."""
+def save(link: Link, folder: str | os.PathLike[str], name: str = NAME) -> Path:
+    """Writes this rank's state as `NAME-RANK-of-SIZE.pt`; whole or not at all. Every rank calls it.
+
+    Two links in one folder need two names.
+    """
     state = link.state_dict()
-    path = Path(folder) / f"sparsewire-{state['rank']:05d}-of-{state['world_size']:05d}.pt"
+    path = Path(folder).resolve() / f"{name}-{state['rank']:05d}-of-{state['world_size']:05d}.pt"
+    other, _savers[path] = _savers.get(path, link), link
+    if other is not link and other.attached:
+        _savers[path] = other
+        raise InputError(f"{path} holds another link's state; give each a name of its own: save(link, folder, name=…)")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.tmp")
     try:
@@ -38,15 +46,15 @@ def save(link: Link, folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load(link: Link, folder: str | os.PathLike[str]) -> None:
-    """Goes on from the newest complete set of files in the folder, whatever number of ranks wrote it.
+def load(link: Link, folder: str | os.PathLike[str], name: str = NAME) -> None:
+    """Goes on from the complete set of files with the latest step in the folder, whatever number of ranks wrote it.
 
     Every rank calls it; unless all of them find their part of one set, none goes on.
     """
     try:
-        state = _mine(Path(folder), link)
-        found = f"step {state['step']}, saved by {state['saved_by']} ranks"
-    except Exception:
+        state, size = _mine(Path(folder), link, name)
+        found = f"step {state['step']}, saved by {size} ranks"
+    except BaseException:
         link.comm.all_gather(b"nothing that it can use", "load")
         raise
     heard = [bytes(message).decode() for message in link.comm.all_gather(found.encode(), "load")]
@@ -56,60 +64,49 @@ def load(link: Link, folder: str | os.PathLike[str]) -> None:
     link.load_state_dict(state)
 
 
-def _mine(folder: Path, link: Link) -> State:
-    states = [torch.load(path, weights_only=True, map_location="cpu") for path in _newest(folder, link)]
-    size = int(states[0]["world_size"])
-    state = states[0] if size == link.comm.size else deal(states, link.comm.size)[link.comm.rank]
-    return {**state, "saved_by": size}
+def deal(saved: Sequence[Mapping[str, Any]], size: int) -> list[State]:
+    """All ranks' states as those of `size` ranks; the mean of the buffers over the ranks stays.
 
-
-def deal(states: Sequence[State], size: int) -> list[State]:
-    """All ranks' states as those of `size` ranks; the sum of the residuals stays.
-
-    >>> facts = {"world_size": 3, "step": 7, "scale": 1.0, "sparse_residuals": {}}
-    >>> old = [{"rank": rank, "residuals": {"w": torch.ones(2)}, **facts} for rank in range(3)]
-    >>> [new["residuals"]["w"].tolist() for new in deal(old, 2)]
-    [[2.0, 2.0], [1.0, 1.0]]
+    >>> facts = {"world_size": 3, "step": 7, "scale": 1.0}
+    >>> old = [{"rank": rank, "buffers": {"w": {"residual": torch.ones(2)}}, **facts} for rank in range(3)]
+    >>> [new["buffers"]["w"]["residual"].tolist() for new in deal(old, 1)]
+    [[1.0, 1.0]]
     """
-    ordered = sorted(states, key=lambda state: state["rank"])
-    if [state["rank"] for state in ordered] != list(range(ordered[0]["world_size"])):
-        raise InputError(f"the states of all {ordered[0]['world_size']} ranks are needed, one each")
-    if len({state["step"] for state in ordered}) > 1:
-        raise InputError("the states were saved at different steps")
-    return [_dealt(ordered, rank, size) for rank in range(size)]
+    return [to_tensors(state) for state in states.deal([to_arrays(state) for state in saved], size)]
 
 
-def _dealt(states: Sequence[State], rank: int, size: int) -> State:
-    residuals: dict[str, torch.Tensor] = {}
-    sparse: dict[str, Sparse] = {}
-    for state in states[rank::size]:
-        for name, kept in state["residuals"].items():
-            residuals[name] = residuals[name] + kept if name in residuals else kept.clone()
-        for name, kept in state["sparse_residuals"].items():
-            one = sparse_from(kept)
-            sparse[name] = add(sparse[name], one) if name in sparse else one
-    return {
-        **states[0],
-        "rank": rank,
-        "world_size": size,
-        "residuals": residuals,
-        "sparse_residuals": {name: sparse_state(kept) for name, kept in sparse.items()},
-    }
+def part_for(saved: Sequence[Mapping[str, Any]], rank: int, size: int) -> Mapping[str, Any]:
+    """The state for one of `size` ranks out of all ranks' states."""
+    return saved[rank] if len(saved) == size else deal(saved, size)[rank]
 
 
-def _newest(folder: Path, link: Link) -> list[Path]:
-    """This rank's file if its world size wrote the newest set, otherwise all files of that set.
+def _mine(folder: Path, link: Link, name: str) -> tuple[Mapping[str, Any], int]:
+    """This rank's state out of the newest usable set, and how many ranks wrote it."""
+    newest = max(_usable(folder, link, name), key=lambda files: int(_read(files[0])["step"]))
+    states_found = [_read(path) for path in newest]
+    size = int(states_found[0]["world_size"])
+    return (states_found[0] if size == link.comm.size else deal(states_found, link.comm.size)[link.comm.rank]), size
+
+
+def _read(path: Path) -> State:
+    state: State = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+    return state
+
+
+def _usable(folder: Path, link: Link, name: str) -> list[list[Path]]:
+    """Of each set this rank's file if as many ranks wrote it as there are now, otherwise all of them.
 
     Where every machine has a disk of its own, this rank's file is all that it sees of its set.
     """
-    sets: dict[int, dict[int, Path]] = {}
-    for path in folder.glob("sparsewire-*.pt") if folder.is_dir() else ():
-        if match := _FILE.match(path.name):
+    pattern, sets = re.compile(re.escape(name) + r"-(\d+)-of-(\d+)\.pt\Z"), dict[int, dict[int, Path]]()
+    for path in folder.glob(f"{name}-*.pt") if folder.is_dir() else ():
+        if match := pattern.match(path.name):
             sets.setdefault(int(match[2]), {})[int(match[1])] = path
     mine, size = link.comm.rank, link.comm.size
-    usable = {n: files for n, files in sets.items() if set(files) == set(range(n)) or (n == size and mine in files)}
-    if not usable:
-        raise InputError(f"{folder} holds no complete set of sparsewire-RANK-of-SIZE.pt files")
-    newest = max(usable, key=lambda n: max(path.stat().st_mtime_ns for path in usable[n].values()))
-    files = usable[newest]
-    return [files[mine]] if newest == size else [files[rank] for rank in sorted(files)]
+    whole = [
+        [files[rank] for rank in range(n)] for n, files in sets.items() if n != size and set(files) == set(range(n))
+    ]
+    own = [[sets[size][mine]]] if mine in sets.get(size, {}) else []
+    if not (whole or own):
+        raise InputError(f"{folder} holds no complete set of {name}-RANK-of-SIZE.pt files")
+    return own + whole

@@ -1,8 +1,8 @@
 """State in a `torch.distributed.checkpoint` folder: every rank's entries have its rank in their keys.
 
-    rank00003.plain                       JSON, as bytes: what is no tensor
-    rank00003.residuals.NAME
-    rank00003.sparse.NAME.indices, .values
+    rank00003.plain                              JSON, as bytes: what is no tensor
+    rank00003.buffers.NAME.residual              a dense buffer
+    rank00003.buffers.NAME.residual.indices      rows of a tensor with sparse gradients, and .values
 
 All entries are tensors: other objects would be pickled. torch.distributed.checkpoint is imported when it is used, as
 that takes a second.
@@ -24,6 +24,7 @@ from .checkpoint import State, deal
 from .link import Link
 
 Tensors = dict[str, torch.Tensor]
+TENSOR = "$tensor"
 _PLAIN = re.compile(r"rank(\d{5,})\.plain\Z")
 
 
@@ -71,19 +72,32 @@ def _prefix(rank: int) -> str:
 
 
 def _flatten(state: State) -> Tensors:
-    sparse = state["sparse_residuals"]
-    plain = {name: kept for name, kept in state.items() if name not in ("residuals", "sparse_residuals")}
-    plain["sparse"] = {name: {"shape": kept["shape"], "dtype": kept["dtype"]} for name, kept in sparse.items()}
-    tensors = {"plain": torch.frombuffer(bytearray(json.dumps(plain).encode()), dtype=torch.uint8)}
-    tensors |= {f"residuals.{name}": kept for name, kept in state["residuals"].items()}
-    tensors |= {f"sparse.{name}.{part}": kept[part] for name, kept in sparse.items() for part in ("indices", "values")}
-    return {_prefix(state["rank"]) + key: tensor for key, tensor in tensors.items()}
+    """Tensors with the path to them as key; everything else in one JSON text with the same nesting."""
+    tensors: Tensors = {}
+    plain = _split(state, "", tensors)
+    text = torch.frombuffer(bytearray(json.dumps(plain).encode()), dtype=torch.uint8)
+    return {_prefix(state["rank"]) + key: tensor for key, tensor in {"plain": text, **tensors}.items()}
+
+
+def _split(value: Any, path: str, tensors: Tensors) -> Any:
+    """The value with its tensors moved out; where one was there is its key."""
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value
+        return {TENSOR: path}
+    if isinstance(value, Mapping):
+        return {key: _split(inner, f"{path}.{key}" if path else key, tensors) for key, inner in value.items()}
+    return value
 
 
 def _unflatten(tensors: Mapping[str, torch.Tensor], rank: int) -> State:
     mine = {key.removeprefix(_prefix(rank)): kept for key, kept in tensors.items() if key.startswith(_prefix(rank))}
-    plain = json.loads(mine["plain"].numpy().tobytes())
-    residuals = {key.removeprefix("residuals."): kept for key, kept in mine.items() if key.startswith("residuals.")}
-    sparse = {name: {**facts, "indices": mine[f"sparse.{name}.indices"], "values": mine[f"sparse.{name}.values"]}
-              for name, facts in plain.pop("sparse").items()}  # fmt: skip
-    return {**plain, "residuals": residuals, "sparse_residuals": sparse}
+    state: State = _join(json.loads(mine["plain"].numpy().tobytes()), mine)
+    return state
+
+
+def _join(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) == {TENSOR}:
+        return tensors[value[TENSOR]]
+    return {key: _join(inner, tensors) for key, inner in value.items()}

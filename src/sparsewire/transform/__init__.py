@@ -1,5 +1,6 @@
-"""Dense → dense, before selection."""
+"""Linear maps of the gradient before selection."""
 
 from .identity import Identity
+from .rows import Rows
 
-__all__ = ["Identity"]
+__all__ = ["Identity", "Rows"]

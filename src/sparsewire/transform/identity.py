@@ -1,8 +1,11 @@
 """`identity`: the gradient as it is."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from ..contract import Transform
+from ..kernels import Array
 
 
 @dataclass(frozen=True)
@@ -11,3 +14,13 @@ class Identity(Transform):
 
     id = "identity"
     wire_id = 1
+    is_identity = True
+
+    def size(self, numel: int) -> int:
+        return numel
+
+    def forward(self, x: Array) -> Array:
+        return x
+
+    def inverse(self, coefficients: Array, numel: int) -> Array:
+        return coefficients

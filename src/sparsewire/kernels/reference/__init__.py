@@ -47,3 +47,4 @@ from .rice import (
     rice_encode,
     unpack_deltas,
 )
+from .rows import row_norms

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
-from ..errors import SchemeError
-from ..scheme import Scheme
+from .errors import SchemeError
+from .scheme import Scheme
 
 Schedule = Callable[[int], float | None] | Sequence[tuple[int, float]]
 
@@ -23,7 +23,7 @@ def dgc_schedule(steps: int, stages: int = 4, start: float = 0.25, factor: float
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchemeSchedule:
     """The scheme for each step; None is a dense one."""
 
     scheme: Scheme

@@ -1,0 +1,296 @@
+"""`Averager`: all that a training keeps from step to step, for any framework: buffers, schedule, step number, counts.
+
+A step has two phases:
+1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged. Nothing is written.
+2. `finish`, after the last of them: one all_reduce moves everything that travels dense. Now all ranks know whether the
+   step is finite. If so, the memories keep what was not sent; if not, all buffers stay as they were, for the step will
+   be skipped. The means take the gradients' places.
+`abandon` ends a step that failed, with everything as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import kernels
+from .comm import Communicator
+from .errors import InputError
+from .exchange import Clock, Outcome, Piece, Turn
+from .kernels import Array
+from .layout import Layout, Segment, Slice, lay_out
+from .schedule import SchemeSchedule
+from .scheme import Scheme, scheme
+from .sparse import Sparse, work_dtype
+from .states import STATE_VERSION, States, check_state
+
+LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
+ITEM_SIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a training is told: the scheme for each step, and which parameters travel dense."""
+
+    schedule: SchemeSchedule
+    dense_names: frozenset[str] = frozenset()
+    dense_below: int = 1024
+    by_bucket: bool = False
+    seed: int = 0
+    on_step: Callable[[dict[str, Any]], None] | None = None
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Gradients side by side: `read` gives them flat in the work dtype, `write` takes the means.
+
+    A buffer in another dtype is converted at each `read`, so that no copy of it is held from `put` to `finish`.
+    """
+
+    slices: tuple[Slice, ...]
+    dtype: str
+    read: Callable[[], Array]
+    write: Callable[[Array], None]
+
+    @property
+    def size(self) -> int:
+        return sum(item.size for item in self.slices)
+
+
+@dataclass
+class Open:
+    """A buffer whose exchange is done, but whose means are not yet written.
+
+    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be.
+    """
+
+    buffer: Buffer
+    layout: Layout
+    outcomes: Sequence[Outcome]
+    dense: list[tuple[Slice, Array]]
+    reduced: bool = False
+    finite: bool = True
+
+
+class Averager:
+    """One rank's part in a training. Every rank puts the same tensors in the same order."""
+
+    def __init__(self, comm: Communicator, settings: Settings) -> None:
+        self.comm, self.settings = comm, settings
+        self.step, self.scale = 0, 1.0
+        self.states, self.clock = States(), Clock()
+        self.sparse_means: dict[str, Sparse] = {}
+        self._bytes_dense = 0
+        self._layouts: dict[tuple[Slice, ...], Layout] = {}
+        self._open: list[Open] = []
+        self._sparse: list[tuple[Piece, Outcome]] = []
+        self._aside: list[tuple[Array, Array]] = []
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """This step's; None if it is dense."""
+        return self.settings.schedule.at(self.step)
+
+    # --- phase 1: nothing is written ---
+
+    def put(self, tensors: Mapping[str, Array | Sparse], dtypes: Mapping[str, str] | None = None) -> None:
+        """Gradients by name. Means come in their places; those of a `Sparse` are in `sparse_means` after `finish`.
+
+        Arrays are flat and in the work dtype: float64 for float64, otherwise float32.
+        """
+        for name, x in tensors.items():
+            if isinstance(x, Sparse):
+                self.put_sparse(name, x)
+            else:
+                self.put_buffer(_own_place(name, x, (dtypes or {}).get(name, x.dtype.name)))
+
+    def put_buffer(self, buffer: Buffer) -> None:
+        """Gradients side by side, as engines bundle them; they travel as one message."""
+        numbers, plan = buffer.read(), self.scheme
+        if numbers.size != buffer.size:
+            raise InputError(f"a buffer of {numbers.size} numbers for parameters of {buffer.size} elements")
+        self._bytes_dense += buffer.size * ITEM_SIZE[buffer.dtype]
+        self._open.append(self._average(buffer, numbers) if plan is None else self._exchange(buffer, numbers, plan))
+
+    def put_sparse(self, name: str, x: Sparse) -> None:
+        """A sparse gradient: its entries are sent as they are, in dense steps without loss."""
+        self._bytes_dense += x.numel * ITEM_SIZE[x.dtype]
+        plan = self.scheme or LOSSLESS
+        piece = Piece(name, x, x.shape, x.dtype, self.states.of_sparse(name, x, plan.memory.buffers))
+        self._sparse.append((piece, self._run([piece], plan)[0]))
+
+    def _exchange(self, buffer: Buffer, numbers: Array, plan: Scheme) -> Open:
+        layout = self._layout(buffer.slices)
+        dense = [(item, self._owed(item, numbers, plan)) for item in layout.dense]
+        _clear(numbers, layout)
+        for segment in layout.segments:
+            self._set_aside(segment, numbers, plan)
+        pieces = [self._piece(segment, numbers, buffer.dtype, plan) for segment in layout.segments]
+        return Open(buffer, layout, self._run(pieces, plan), dense)
+
+    def _average(self, buffer: Buffer, numbers: Array) -> Open:
+        """In a dense step each buffer is moved at once, while the next is made."""
+        plan = self.settings.schedule.scheme
+        owed = np.concatenate([self._owed(item, numbers, plan) for item in buffer.slices])
+        with self.clock("dense"):
+            mean = self.comm.all_reduce(owed) / owed.dtype.type(self.comm.size)
+        finite = kernels.all_finite(mean, threads=kernels.threads)
+        dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
+        return Open(buffer, Layout((), buffer.slices), [], dense, True, finite)
+
+    def _run(self, pieces: list[Piece], plan: Scheme) -> list[Outcome]:
+        turn = Turn(plan, self.comm, self.step, self.settings.seed, self.clock)
+        return list(plan.exchange.exchange(pieces, turn)) if pieces else []
+
+    def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
+        x = numbers[segment.start : segment.stop]
+        return Piece(segment.name, x, (x.size,), dtype, self.states.of(segment, plan.memory.buffers, x.dtype))
+
+    def _set_aside(self, segment: Segment, numbers: Array, plan: Scheme) -> None:
+        """Takes the buffers of parameters without a gradient here out of the step, until it ends.
+
+        Perhaps no rank used such a parameter: its mean is then dropped, and what was sent of its buffers were lost.
+        """
+        for item in segment.members if plan.memory.buffers else ():
+            x = numbers[item.start : item.stop]
+            if not (x[:64].any() or x.any()):
+                for kept in self.states.of(segment, plan.memory.buffers, x.dtype).values():
+                    part = kept[item.start - segment.start : item.stop - segment.start]
+                    self._aside.append((part, part.copy()))
+                    part[:] = 0
+
+    def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
+        """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
+        x = numbers[item.start : item.stop]
+        if item.name not in self.states.by_name:
+            return x.copy()
+        return plan.memory.total(self.states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
+
+    def _layout(self, slices: tuple[Slice, ...]) -> Layout:
+        if slices not in self._layouts:
+            settings = self.settings
+            self._layouts[slices] = lay_out(slices, settings.dense_names, settings.dense_below, settings.by_bucket)
+        return self._layouts[slices]
+
+    # --- phase 2 ---
+
+    def finish(self) -> bool:
+        """Ends the step: buffers are updated if it is finite on all ranks, which is returned, and means written."""
+        plan = self.scheme
+        finite = self._reduce_dense() and all(one.finite for one in self._open)
+        outcomes = [outcome for one in self._open for outcome in one.outcomes]
+        finite = finite and all(outcome.finite for outcome in [*outcomes, *(last for _, last in self._sparse)])
+        for one in self._open:
+            self._write(one, plan or self.settings.schedule.scheme, finite)
+        self.sparse_means = {piece.name: self._finish_sparse(piece, outcome, plan, finite)
+                             for piece, outcome in self._sparse}  # fmt: skip
+        self._end()
+        self.step += 1
+        if self.settings.on_step is not None:
+            self.settings.on_step({**self.stats(), "scheme": "dense" if plan is None else str(plan), "finite": finite})
+        return finite
+
+    def abandon(self) -> None:
+        """Ends a step that failed: all buffers are as they were before it."""
+        self._end()
+
+    def _end(self) -> None:
+        for kept, aside in self._aside:
+            kept += aside
+        self._aside, self._open, self._sparse = [], [], []
+
+    def _reduce_dense(self) -> bool:
+        """One all_reduce per number type, for all that travels dense; whether it is finite on all ranks.
+
+        In the order of names: engines add up in an order that depends on the place, and buckets change.
+        """
+        pairs = [pair for one in self._open if not one.reduced for pair in one.dense]
+        named = sorted(pairs, key=lambda pair: pair[0].name)
+        finite = [self._reduce(kind, named) for kind in sorted({values.dtype.str for _, values in named})]
+        return all(finite)
+
+    def _reduce(self, kind: str, named: Sequence[tuple[Slice, Array]]) -> bool:
+        parts = [values for _, values in named if values.dtype.str == kind]
+        with self.clock("dense"):
+            total = self.comm.all_reduce(np.concatenate(parts)) / np.dtype(kind).type(self.comm.size)
+        start = 0
+        for values in parts:
+            values[:] = total[start : start + values.size]
+            start += values.size
+        return bool(np.isfinite(total).all())
+
+    def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
+        numbers = one.buffer.read()
+        if finite:
+            for item, _ in one.dense:
+                self.states.drop(item.name)  # what was owed is paid
+        _clear(numbers, one.layout)
+        for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
+            if finite:
+                with self.clock("keep"):
+                    self._piece(segment, numbers, one.buffer.dtype, plan).keep(plan, outcome)
+            with self.clock("accumulate"):
+                outcome.mean_into(numbers[segment.start : segment.stop])
+        for item, mean in one.dense:
+            numbers[item.start : item.stop] = mean
+        one.buffer.write(numbers)
+
+    def _finish_sparse(self, piece: Piece, outcome: Outcome, plan: Scheme | None, finite: bool) -> Sparse:
+        if finite and plan is not None:
+            with self.clock("keep"):
+                piece.keep(plan, outcome)
+        return outcome.mean_sparse()
+
+    # --- state ---
+
+    def follow(self, scale: float) -> None:
+        """Buffers are in the loss's scale, so they change with it (by powers of two: exactly)."""
+        if scale != self.scale:
+            self.states.multiply(scale / self.scale)
+            self.scale = scale
+
+    def stats(self) -> dict[str, Any]:
+        """Totals: steps, bytes handed to and got from the engine, bytes of dense steps, seconds by stage."""
+        return {
+            "steps": self.step,
+            "bytes_sent": self.comm.bytes_sent,
+            "bytes_received": self.comm.bytes_received,
+            "bytes_dense": self._bytes_dense,
+            "seconds": dict(self.clock.seconds),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: arrays and plain types only. Every rank saves its own."""
+        return {
+            "version": STATE_VERSION,
+            "scheme": str(self.settings.schedule.scheme),
+            "step": self.step,
+            "scale": self.scale,
+            "rank": self.comm.rank,
+            "world_size": self.comm.size,
+            "buffers": self.states.saved(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from this rank's saved state, in the loss's present scale."""
+        check_state(state, self.comm.rank, self.comm.size, self.settings.schedule.scheme.memory)
+        scale = self.scale
+        self.states.load(state["buffers"])
+        self.step, self.scale = int(state["step"]), float(state["scale"])
+        self.follow(scale)
+
+
+def _own_place(name: str, x: Array, dtype: str) -> Buffer:
+    """An array whose mean is written where it is."""
+    if x.ndim != 1 or x.dtype != work_dtype(dtype) or not x.flags.writeable:
+        raise InputError(f"{name!r}: a flat writable array of {work_dtype(dtype)} is needed for a {dtype} gradient")
+    return Buffer((Slice(name, 0, x.size),), dtype, lambda: x, lambda mean: None)
+
+
+def _clear(numbers: Array, layout: Layout) -> None:
+    """What travels dense leaves zeros behind where it lies between compressed parameters."""
+    for item in layout.dense if layout.segments else ():
+        numbers[item.start : item.stop] = 0

@@ -1,0 +1,69 @@
+"""What an exchange is given, and what it gives back."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..comm import Communicator
+from ..kernels import Array
+from ..piece import Piece
+from ..scheme import Scheme
+from ..seal import Sealed
+from ..sparse import Sparse
+
+
+@dataclass
+class Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One call of an exchange: the scheme, the ranks, and where randomness comes from."""
+
+    scheme: Scheme
+    comm: Communicator
+    step: int = 0
+    seed: int = 0
+    clock: Clock = field(default_factory=Clock)
+
+    def seal(self, piece: Piece) -> Sealed:
+        """A piece's selection and its frame; the piece's buffers are only read."""
+        ctx = piece.context(self.scheme, self.step, self.seed, self.comm.rank)
+        with self.clock("select"):
+            selection = piece.select(self.scheme, ctx)
+        with self.clock("encode"):
+            return piece.encode(selection, self.scheme, ctx)
+
+
+class Outcome(ABC):
+    """What came of a piece. Over all ranks Σ sent = size × mean; on each, compensated input = sent + what is kept.
+
+    `sent` is this rank's part in the mean, in the domain of the scheme's transform. `finite` is whether all that any
+    rank sent is finite: the same answer on every rank.
+    """
+
+    sent: Sparse
+    finite: bool
+
+    @abstractmethod
+    def mean_into(self, out: Array) -> None:
+        """The mean, dense and with the transform undone, into a flat array of the work dtype."""
+
+    @abstractmethod
+    def mean_sparse(self) -> Sparse:
+        """The mean where any rank sent something, in the domain of the scheme's transform."""

@@ -1,0 +1,33 @@
+"""Entries of several numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import Array
+
+
+def row_norms(x: Array, width: int) -> Array:
+    """The Euclidean norm of every `width` numbers, at least the largest magnitude among them, in the dtype of x.
+
+    Squares are added in float64 in the order of the numbers; float64 rows are first scaled by a power of two. A finite
+    row has a finite norm; otherwise the norm is infinite, or NaN if a number is.
+    """
+    if width < 1 or x.size % width:
+        raise ValueError(f"{x.size} numbers are not rows of {width}")
+    if not x.size:
+        return np.empty(0, x.dtype)
+    rows = np.abs(x.reshape(-1, width)).astype(np.float64)
+    peak = rows.max(axis=1)
+    finite = np.isfinite(peak)
+    exponent = np.where(finite, np.frexp(np.where(finite, peak, 0.0))[1], 0) if x.dtype == np.float64 else 0 * finite
+    half = exponent // 2
+    down, rest = np.ldexp(1.0, -half), np.ldexp(1.0, half - exponent)
+    total = np.zeros(peak.size)
+    with np.errstate(all="ignore"):
+        for column in rows.T:
+            scaled = column * down * rest
+            total += scaled * scaled
+        norm = np.sqrt(total) * np.ldexp(1.0, half) * np.ldexp(1.0, exponent - half)
+        norm = np.minimum(np.maximum(norm, peak), float(np.finfo(x.dtype).max))
+        return np.where(finite, norm, np.where(np.isnan(peak), np.nan, np.inf)).astype(x.dtype)

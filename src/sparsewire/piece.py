@@ -1,0 +1,189 @@
+"""One tensor on its way to the mean: memory → transform → selection → frame, and what the memory keeps afterwards.
+
+Everything up to the frame only reads, so a step that fails, or is not finite on some rank, leaves all buffers as they
+were; `keep` writes, once the step is known to be finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import kernels
+from .contract import Context, State
+from .errors import InputError
+from .kernels import Array
+from .rng import derive_key
+from .scheme import Scheme
+from .seal import Sealed, Selection, seal
+from .sparse import Sparse, elements
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor to be averaged, flat in its work dtype or a `Sparse`, and its memory's buffers, if that has any."""
+
+    name: str
+    x: Array | Sparse
+    shape: tuple[int, ...]
+    dtype: str
+    state: State = field(default_factory=dict)
+
+    def select(self, scheme: Scheme, ctx: Context) -> Selection:
+        """What is offered to the other ranks."""
+        if isinstance(self.x, Sparse):
+            return self._select_sparse(self.x, scheme)
+        if scheme.transform.is_identity:
+            return self._select_elements(self.x, scheme, ctx)
+        return self._select_coefficients(self.x, scheme, ctx)
+
+    def seal(self, scheme: Scheme, step: int, seed: int, rank: int) -> Sealed:
+        """The frame of a selection."""
+        ctx = self.context(scheme, step, seed, rank)
+        return self.encode(self.select(scheme, ctx), scheme, ctx)
+
+    def encode(self, selection: Selection, scheme: Scheme, ctx: Context) -> Sealed:
+        return seal(self.scheme_for(scheme), ctx, selection)
+
+    def scheme_for(self, scheme: Scheme) -> Scheme:
+        """A sparse tensor is in its own domain already: no transform is applied to it."""
+        if not isinstance(self.x, Sparse):
+            return scheme
+        if self.x.transform not in (None, scheme.transform):
+            raise InputError(f"{self.x!r} holds coefficients of {self.x.transform}, the scheme has {scheme.transform}")
+        return scheme if self.x.transform is not None else scheme.untransformed
+
+    def context(self, scheme: Scheme, step: int, seed: int, rank: int) -> Context:
+        """What the codecs may know of the tensor."""
+        size = self.x.size if isinstance(self.x, Sparse) else scheme.transform.size(self.x.size)
+        key = derive_key(seed, step, self.name)
+        return Context(self.dtype, size, key=key, own_key=derive_key(key, rank))
+
+    # --- selection ---
+
+    def _select_elements(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
+        memory, state = scheme.memory, self._state(scheme)
+        if state is None:
+            return Selection(*scheme.select.choose(x, ctx), x.__getitem__, self.shape)
+        picked = memory.pick(scheme.select, state, x, ctx)
+        return Selection(*picked, lambda at: memory.total(_gathered(state, at, 1), x[at]).copy(), self.shape)
+
+    def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
+        state, transform = self._state(scheme), scheme.transform
+        total = x if state is None else scheme.memory.total(state, x)
+        coefficients = transform.forward(total)
+        indices, _ = scheme.select.choose(transform.norms(coefficients), ctx)
+        rows = coefficients.reshape(-1, transform.width)
+        if state is not None and np.may_share_memory(rows, total):
+            rows = rows.copy()  # the total lies in scratch memory
+        return Selection(indices, rows[indices].reshape(-1), lambda at: rows[at].reshape(-1), self.shape,
+                         transform.width, transform)  # fmt: skip
+
+    def _select_sparse(self, x: Sparse, scheme: Scheme) -> Selection:
+        """A `Sparse` is sent as it is; the memory takes part at its entries, the rest of it waits."""
+        state, memory = self._state(scheme), scheme.memory
+
+        def at(where: Array) -> Array:
+            if state is None:
+                return x.at(where)
+            return memory.total(_gathered(state, where, x.width), x.at(where)).copy()
+
+        values = x.work_values if state is None else at(x.indices)
+        return Selection(x.indices, values, at, x.shape, x.width, x.transform)
+
+    def _state(self, scheme: Scheme) -> State | None:
+        return self.state if scheme.memory.buffers and self.state else None
+
+    # --- what is kept ---
+
+    def keep(self, scheme: Scheme, outcome: Any) -> None:
+        """Lets the memory update its buffers; `outcome` is the exchange's, of a step that is finite on all ranks."""
+        state = self._state(scheme)
+        if state is None:
+            return
+        if isinstance(self.x, Sparse):
+            self._keep_sparse(self.x, state, scheme, outcome)
+        else:
+            scheme.memory.keep(state, self.x, Told(outcome.sent, outcome.mean_sparse))
+
+    def _keep_sparse(self, x: Sparse, state: State, scheme: Scheme, outcome: Any) -> None:
+        """The buffers' parts at the entries of x, and at those that a lossy index codec sent besides."""
+        sent: Sparse = outcome.sent
+        where = x.indices if sent.indices is x.indices else np.union1d(x.indices, sent.indices)
+        before, part = _gathered(state, where, x.width), _gathered(state, where, x.width)
+        scheme.memory.keep(part, x.at(where), _Gathered(where, sent, outcome.mean_sparse))
+        for name, values in part.items():
+            if not np.array_equal(values, before[name]):  # pages of a large table that are never written stay unused
+                state[name] = _scattered(state[name], where, values, x)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Feedback about a dense tensor."""
+
+    sent: Sparse
+    mean: Callable[[], Sparse]
+
+    @property
+    def sent_at(self) -> Array | None:
+        return elements(self.sent.indices, self.sent.width) if self.sent.transform is None else None
+
+    def take_sent(self, array: Array) -> None:
+        if self.sent.transform is None:
+            where, values = elements(self.sent.indices, self.sent.width), self.sent.work_values
+            with np.errstate(all="ignore"):
+                kernels.scatter(array, where, array[where] - values)
+        else:
+            array -= self.sent.flat()
+
+    def add_mean(self, array: Array, factor: float) -> None:
+        mean = self.mean()
+        if mean.transform is None:
+            where = elements(mean.indices, mean.width)
+            kernels.scatter(array, where, array[where] + mean.work_values * array.dtype.type(factor))
+        else:
+            array += mean.flat() * array.dtype.type(factor)
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """Feedback about the entries `where` of a sparse tensor."""
+
+    where: Array
+    sent: Sparse
+    mean: Callable[[], Sparse]
+
+    @property
+    def sent_at(self) -> Array | None:
+        return elements(np.searchsorted(self.where, self.sent.indices), self.sent.width)
+
+    def take_sent(self, array: Array) -> None:
+        with np.errstate(all="ignore"):
+            array -= self.sent.at(self.where)
+
+    def add_mean(self, array: Array, factor: float) -> None:
+        array += self.mean().at(self.where) * array.dtype.type(factor)
+
+
+def _gathered(state: State, where: Array, width: int) -> State:
+    """The buffers' parts at some entries."""
+    return {
+        name: kept.at(where) if isinstance(kept, Sparse) else kept.reshape(-1, width)[where].reshape(-1)
+        for name, kept in state.items()
+    }
+
+
+def _scattered(kept: Array | Sparse, where: Array, values: Array, like: Sparse) -> Array | Sparse:
+    """A buffer with some entries replaced: in place, or anew if it is a `Sparse`."""
+    if isinstance(kept, Sparse):
+        others = ~np.isin(kept.indices, where)
+        indices = np.concatenate([kept.indices[others], where])
+        rows = np.concatenate([kept.at(kept.indices[others]), values]).reshape(-1, like.width)
+        some = np.flatnonzero(rows.any(axis=1))
+        order = some[np.argsort(indices[some])]
+        return like.like(indices[order], rows[order].reshape(-1))
+    kept.reshape(-1, like.width)[where] = values.reshape(-1, like.width)
+    return kept

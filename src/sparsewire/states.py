@@ -1,0 +1,214 @@
+"""The memories' buffers of a training, by parameter name.
+
+Engines regroup their buckets, so nothing is keyed by bucket. Where a segment spans several parameters, their buffers
+lie side by side in one array, and each name has a view of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .contract import Memory, State
+from .errors import InputError
+from .kernels import Array, all_finite
+from .layout import Segment
+from .sparse import Sparse, work_dtype
+
+STATE_VERSION = 2
+BLOCK = 2**20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How a tensor with sparse gradients is saved: its rows of `width` numbers that are not zero."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    width: int
+
+
+class States:
+    """One flat array per parameter and buffer, zero at first."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, dict[str, Array]] = {}
+        self.rows: dict[str, Rows] = {}
+        self._joined: dict[tuple[Segment, str], Array] = {}
+
+    def of(self, segment: Segment, buffers: Iterable[str], dtype: np.dtype[np.floating]) -> State:
+        """The segment's buffers. In place: what is written there is kept."""
+        return {buffer: self._buffer(segment, buffer, dtype) for buffer in buffers}
+
+    def of_sparse(self, name: str, x: Sparse, buffers: Iterable[str]) -> State:
+        """Buffers for a tensor with sparse gradients. Pages that no gradient has touched take no memory."""
+        self.rows[name] = Rows(x.shape, x.dtype, x.width)
+        mine = self.by_name.setdefault(name, {})
+        for buffer in buffers:
+            if mine.get(buffer, np.empty(0)).size != x.numel:
+                mine[buffer] = np.zeros(x.numel, work_dtype(x.dtype))
+        return {buffer: mine[buffer] for buffer in buffers}
+
+    def _buffer(self, segment: Segment, buffer: str, dtype: np.dtype[np.floating]) -> Array:
+        joined = self._joined.get((segment, buffer))
+        if joined is None or joined.dtype != dtype or not self._current(segment, buffer, joined):
+            joined = self._joined[segment, buffer] = self._join(segment, buffer, dtype)
+        return joined
+
+    def _current(self, segment: Segment, buffer: str, joined: Array) -> bool:
+        """Whether the names' views still point into this array (another segment may have taken them over)."""
+        views = [self.by_name.get(item.name, {}).get(buffer) for item in segment.members]
+        return all(view is not None and view.base is joined for view in views)
+
+    def _join(self, segment: Segment, buffer: str, dtype: np.dtype[np.floating]) -> Array:
+        joined = np.zeros(segment.stop - segment.start, dtype)
+        for item in segment.members:
+            view = joined[item.start - segment.start : item.stop - segment.start]
+            mine = self.by_name.setdefault(item.name, {})
+            if buffer in mine:
+                _check_size(item.name, mine[buffer].size, view.size)
+                view[:] = mine[buffer]
+            mine[buffer] = view
+        self._joined = {key: array for key, array in self._joined.items() if self._current(*key, array)}
+        return joined
+
+    def multiply(self, factor: float) -> None:
+        """All buffers, in place; zeros are left alone, so that pages which were never touched stay so."""
+        for buffers in self.by_name.values():
+            for kept in buffers.values():
+                for start in range(0, kept.size, BLOCK):
+                    part = kept[start : start + BLOCK]
+                    np.multiply(part, part.dtype.type(factor), out=part, where=part != 0)
+
+    def drop(self, name: str) -> None:
+        """Forgets a parameter's buffers."""
+        self.by_name.pop(name, None)
+
+    # --- saving ---
+
+    def saved(self) -> dict[str, dict[str, Any]]:
+        """Copies: flat arrays, or rows for tensors with sparse gradients."""
+        return {
+            name: {buffer: self._saved(name, kept) for buffer, kept in buffers.items()}
+            for name, buffers in self.by_name.items()
+        }
+
+    def _saved(self, name: str, kept: Array) -> Any:
+        rows = self.rows.get(name)
+        if rows is None:
+            return kept.copy()
+        table = kept.reshape(-1, rows.width)
+        some = np.flatnonzero(table.any(axis=1))
+        values = table[some].reshape(-1)
+        return {"indices": some, "values": values, "shape": list(rows.shape), "dtype": rows.dtype, "width": rows.width}
+
+    def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes over what `saved` gave."""
+        read = {
+            name: {buffer: _read(name, kept) for buffer, kept in buffers.items()} for name, buffers in saved.items()
+        }
+        self.by_name = {name: {b: array for b, (array, _) in buffers.items()} for name, buffers in read.items()}
+        self.rows = {name: rows for name, found in read.items() for _, rows in found.values() if rows is not None}
+        self._joined = {}
+
+
+def _read(name: str, kept: Any) -> tuple[Array, Rows | None]:
+    if not isinstance(kept, Mapping):
+        array = np.array(kept).reshape(-1)
+        _check_finite(name, array)
+        return array, None
+    rows = Rows(tuple(kept["shape"]), kept["dtype"], int(kept["width"]))
+    _check_finite(name, np.asarray(kept["values"]))
+    sparse = Sparse(kept["indices"], kept["values"], rows.shape, kept["values"].dtype.name, rows.width)
+    full = np.zeros(sparse.numel, work_dtype(rows.dtype))
+    full.reshape(-1, rows.width)[sparse.indices] = sparse.work_values.reshape(-1, rows.width)
+    return full, rows
+
+
+def _check_finite(name: str, array: Array) -> None:
+    if not all_finite(array):
+        raise InputError(f"the state has non-finite numbers for {name!r}")
+
+
+def _check_size(name: str, saved: int, wanted: int) -> None:
+    if saved != wanted:
+        raise InputError(f"the state has {saved} numbers for {name!r}, its gradient {wanted}")
+
+
+def check_state(state: Mapping[str, Any], rank: int, size: int, memory: Memory) -> None:
+    """Whether a saved state is this rank's and of this memory."""
+    if state.get("version") != STATE_VERSION:
+        raise InputError(f"a sparsewire state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
+    if (state["rank"], state["world_size"]) != (rank, size):
+        raise InputError(
+            f"this is the state of rank {state['rank']} of {state['world_size']}, here is rank {rank} of {size}: "
+            f"residuals are per rank; sparsewire.torch.load(link, folder) picks or deals them out"
+        )
+    unknown = {buffer for kept in state["buffers"].values() for buffer in kept} - set(memory.buffers)
+    if unknown:
+        raise InputError(f"the state has {', '.join(sorted(unknown))}, which memory={memory} does not keep")
+
+
+# --- another number of ranks ---
+
+
+def deal(states: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]:
+    """All ranks' states as those of `size` ranks; the mean of the buffers over the ranks stays.
+
+    >>> facts = {"world_size": 2, "step": 7, "scale": 1.0}
+    >>> old = [{"rank": r, "buffers": {"w": {"residual": np.array([1.0 + r])}}, **facts} for r in range(2)]
+    >>> [new["buffers"]["w"]["residual"].tolist() for new in deal(old, 1)]
+    [[1.5]]
+    """
+    ordered = sorted(states, key=lambda state: state["rank"])
+    if [state["rank"] for state in ordered] != list(range(ordered[0]["world_size"])):
+        raise InputError(f"the states of all {ordered[0]['world_size']} ranks are needed, one each")
+    if len({(state["step"], state["scale"]) for state in ordered}) > 1:
+        raise InputError("the states were saved at different steps")
+    dealt = deal_buffers([state["buffers"] for state in ordered], size)
+    return [{**ordered[0], "rank": rank, "world_size": size, "buffers": kept} for rank, kept in enumerate(dealt)]
+
+
+def deal_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, dict[str, Any]]]:
+    """All ranks' buffers as those of `size` ranks, with the same mean: the mean gradient is what is owed.
+
+    Old rank i's go to the new ranks r with r ≡ i modulo the old size, or, where there are fewer, to rank i mod size.
+
+    >>> old = [{"w": {"residual": np.array([2.0 * rank])}} for rank in range(4)]
+    >>> [new["w"]["residual"].tolist() for new in deal_buffers(old, 2)]
+    [[2.0], [4.0]]
+    """
+    return [_dealt(saved, rank, size) for rank in range(size)]
+
+
+def _dealt(saved: Sequence[Mapping[str, Any]], rank: int, size: int) -> dict[str, dict[str, Any]]:
+    old = len(saved)
+    dealt: dict[str, dict[str, Any]] = {}
+    for giver in range(rank, old, size) if size <= old else [rank % old]:
+        takers = 1 if size <= old else len(range(giver, size, old))
+        for name, buffers in saved[giver].items():
+            for buffer, kept in buffers.items():
+                share = _scaled(kept, size / (old * takers))
+                mine = dealt.setdefault(name, {})
+                mine[buffer] = _sum(mine[buffer], share) if buffer in mine else share
+    return dealt
+
+
+def _scaled(kept: Any, factor: float) -> Any:
+    if isinstance(kept, Mapping):
+        return {**kept, "values": _scaled(kept["values"], factor)}
+    return kept * kept.dtype.type(factor)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if not isinstance(a, Mapping):
+        return a + b
+    width = int(a["width"])
+    indices = np.union1d(a["indices"], b["indices"])
+    total = np.zeros((indices.size, width), a["values"].dtype)
+    for part in (a, b):
+        total[np.searchsorted(indices, part["indices"])] += part["values"].reshape(-1, width)
+    return {**a, "indices": indices, "values": total.reshape(-1)}
