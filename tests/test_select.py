@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,32 +196,6 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     one = sw.encode(x, "topk(1%)")
     monkeypatch.setattr(kernels, "threads", 2)
     assert sw.encode(x, "topk(1%)") == one
-
-
-WITHOUT_THREADS = """
-import numpy as np, sys, threading
-sys.path.insert(0, sys.argv[1])
-import corpus
-from sparsewire import kernels
-x = np.random.default_rng(0).standard_normal(2_000_000).astype(np.float32)
-one = [kernels.topk(x, 20_000), kernels.all_finite(x)]
-corpus.limit_memory(256)  # far less than a thread's stack
-many = [kernels.topk(x, 20_000, threads=8), kernels.all_finite(x, threads=8)]
-assert all(map(np.array_equal, one[0], many[0])) and one[1] is many[1] is True
-try:
-    threading.Thread(target=print).start()
-except RuntimeError:
-    print("done without threads")
-"""
-
-
-@pytest.mark.skipif("native" not in BACKENDS, reason="the NumPy kernels start no threads")
-def test_a_system_without_threads_to_give_is_slower_and_no_more() -> None:
-    stack = 2**30, resource.getrlimit(resource.RLIMIT_STACK)[1]
-    command = [sys.executable, "-c", WITHOUT_THREADS, str(Path(__file__).parent)]
-    huge_stacks = functools.partial(resource.setrlimit, resource.RLIMIT_STACK, stack)
-    run = subprocess.run(command, capture_output=True, text=True, preexec_fn=huge_stacks)
-    assert (run.returncode, run.stdout) == (0, "done without threads\n"), run.stderr
 
 
 # --- selections of others ----------------------------------------------------------------------------------------
