@@ -6,8 +6,10 @@ Needs sparsewire and NumPy only, neither pytest nor hypothesis.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import random
+import resource
 import struct
 import zlib
 from collections.abc import Iterator
@@ -19,10 +21,12 @@ import numpy as np
 
 import sparsewire as sw
 from sparsewire import kernels, wire
+from sparsewire.binary import varint
 
 GOLDEN = Path(__file__).with_name("golden")
 STORED = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
 MAX_ENTRIES = 2**16
+BOMBED = ["raw", "half", "qsgd", "quantile", "entropy", "fit_poly", "fit_poly(rank_bits=1)", "fit_dexp"]
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,57 @@ def mutate_section(data: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 def claims() -> Iterator[tuple[str, bytes]]:
-    """Golden frames whose headers promise far more entries than their sections hold, with a right checksum."""
+    """Small frames with a right checksum that ask for far more memory or work than they are worth."""
     for source in golden():
         frame = wire.unpack(source.frame)
         if frame.count:
             for count, numel in ((2**28, 2**28), (2**28, 2**45), (frame.count + 1, 2**62)):
                 yield f"{source.name}-{count}-{numel}", wire.pack(replace(frame, shape=(numel,), count=count))
+    yield from full_filters()
+    yield from bombs()
+
+
+def full_filters(count: int = 10_000) -> Iterator[tuple[str, bytes]]:
+    """Bloom filters with many positives to choose from, or many elements to ask for."""
+    policies, layouts = ("naive", "p0", "p1", "p2"), ("classic", "blocked")
+    fills = [(b"\xff" * 64, 2**18), (b"\xff" * 64, 2_600_000), (b"\xfe" * 64, 2_600_000), (b"\x01" * 2**14, 2**33)]
+    entries = sw.Sparse(np.arange(count), np.ones(count, np.float32), (2**33,))
+    head = wire.unpack(sw.encode(entries, "indices=run_length"))  # the values are one number
+    for policy, layout, hashes, (data, numel) in itertools.product(policies, layouts, (1, 32), fills):
+        record = sw.scheme(f"nonzero | indices=bloom(0.1, {policy}, {layout})").record
+        size = varint(8 * len(data)) if layout == "classic" else b"\x08"
+        body = bytes(8) + bytes([policies.index(policy), hashes]) + size + data
+        frame = replace(head, record=record, indices=body, shape=(numel,))
+        yield f"bloom-{policy}-{layout}-{hashes}-{data[:1].hex()}-{numel}", wire.pack(frame)
+
+
+def bombs(count: int = 2**21) -> Iterator[tuple[str, bytes]]:
+    """Values sections that a byte codec, or two, blow up to far more than `count` values take."""
+    head = wire.unpack(sw.encode(np.ones(1, np.float32), "topk(100%)"))
+    zeros = zlib.compress(bytes(48 * count), 1)
+    for source, twice in itertools.product(BOMBED, (False, True)):
+        record = sw.scheme(f"topk | indices=best | values={source}+deflate{twice * '+deflate'}").record
+        body = zlib.compress(zeros, 1) if twice else zeros
+        yield (
+            f"bomb-{source}-{1 + twice}",
+            wire.pack(replace(head, record=record, values=body, shape=(count,), count=count)),
+        )
 
 
 # --- what must hold ----------------------------------------------------------------------------------------------
+
+
+def limit_memory(megabytes: int) -> None:
+    """Whatever would take more than this from now on fails, native or not."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + megabytes * 2**20, resource.RLIM_INFINITY))
+
+
+def defect(error: sw.SparsewireError) -> str:
+    """Its name. What a codec died of is in the error that stands for it: only its own `ValueError` is no finding."""
+    if error.__cause__ is not None and not isinstance(error.__cause__, ValueError):
+        raise error.__cause__
+    return type(error).__name__
 
 
 def survive(data: bytes, max_numel: int | None, max_entries: int = MAX_ENTRIES) -> str:
@@ -131,7 +177,7 @@ def survive(data: bytes, max_numel: int | None, max_entries: int = MAX_ENTRIES) 
     try:
         sparse = sw.decode(data, max_numel=max_numel, max_entries=max_entries)
     except sw.SparsewireError as error:
-        return type(error).__name__
+        return defect(error)
     assert sparse.count * sparse.width == sparse.values.size <= max_entries
     assert max_numel is None or sparse.numel <= max_numel
     assert sparse.indices.dtype == kernels.index_dtype(sparse.size)
@@ -144,6 +190,7 @@ def survive(data: bytes, max_numel: int | None, max_entries: int = MAX_ENTRIES) 
 def survive_inspection(data: bytes, max_numel: int | None) -> None:
     try:
         sizes = sw.inspect(data, max_numel=max_numel, max_entries=MAX_ENTRIES)["sections"]
-    except sw.SparsewireError:
+    except sw.SparsewireError as error:
+        defect(error)
         return
     assert sum(sizes.values()) == len(data)

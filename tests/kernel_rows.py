@@ -32,6 +32,10 @@ def dense(draw: st.DrawFn, dtype: str | None = None, size: int | None = None) ->
     return x
 
 
+def threshold_args(args: Args) -> Args:
+    return args[0], reference.magnitude_edge(args[1], args[0].dtype)
+
+
 @st.composite
 def integers(draw: st.DrawFn, most_bits: int | None = None) -> np.ndarray:
     """uint32 or uint64 values of mixed sizes."""
@@ -290,7 +294,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "row_norms": st.tuples(dense(), st.sampled_from([0, 1, 2, 3, 8, 64])),
     "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
     "scatter": scatter_args(),
-    "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-45, 0.5, 1.0, 1e30, np.inf])),
+    "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-60, 1e-45, 0.5, 1.0, 1e30, np.inf])).map(threshold_args),
     "topk": topk_args(),
     "topk_add": topk_add_args(),
     "topk_sum": topk_add_args(),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import resource
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,8 +118,9 @@ REFUSED: list[tuple[str, Args]] = [
     ("topk_add", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 4)),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
-    ("threshold", (np.zeros(3, np.float32), -1.0)),
-    ("threshold", (np.zeros(3, np.float64), np.nan)),
+    ("threshold", (np.zeros(3, np.float32), -1)),
+    ("threshold", (np.zeros(3, np.float32), 0x7F800001)),
+    ("threshold", (np.zeros(3, np.float64), 0x7FF0000000000001)),
     ("accumulate", (np.zeros(3, np.float32), [(np.array([3], np.int32), np.ones(1, np.float32))], 1.0)),
     ("accumulate", (np.zeros(3, np.float32), [(np.array([-1], np.int32), np.ones(1, np.float32))], 1.0)),
     ("accumulate", (np.zeros(3, np.float32), [(np.array([0, 1], np.int32), np.ones(1, np.float32))], 1.0)),
@@ -245,3 +250,29 @@ def test_accumulate_adds_large_parts_in_their_order(dtype: str, isa: str) -> Non
     for threads in (1, 2):
         native.accumulate(out, parts, 1 / 3, threads)
         assert plain(out) == plain(expected)
+
+
+WITHOUT_THREADS = """
+import numpy as np, sys, threading
+sys.path.insert(0, sys.argv[1])
+import corpus
+from sparsewire import kernels
+x = np.random.default_rng(0).standard_normal(2_000_000).astype(np.float32)
+one = [kernels.topk(x, 20_000), kernels.all_finite(x)]
+corpus.limit_memory(256)  # far less than a thread's stack
+many = [kernels.topk(x, 20_000, threads=8), kernels.all_finite(x, threads=8)]
+assert all(map(np.array_equal, one[0], many[0])) and one[1] is many[1] is True
+try:
+    threading.Thread(target=print).start()
+except RuntimeError:
+    print("done without threads")
+"""
+
+
+@needs_native
+def test_a_system_without_threads_to_give_is_slower_and_no_more() -> None:
+    stack = 2**30, resource.getrlimit(resource.RLIMIT_STACK)[1]
+    command = [sys.executable, "-c", WITHOUT_THREADS, str(Path(__file__).parent)]
+    huge_stacks = functools.partial(resource.setrlimit, resource.RLIMIT_STACK, stack)
+    run = subprocess.run(command, capture_output=True, text=True, preexec_fn=huge_stacks)
+    assert (run.returncode, run.stdout) == (0, "done without threads\n"), run.stderr

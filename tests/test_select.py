@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +13,10 @@ from kernel_rows import dense
 from strategies import BACKENDS, make, using
 
 import sparsewire as sw
-from sparsewire import kernels
+from sparsewire import kernels, registry
+from sparsewire.comm import Communicator, run_ranks
+from sparsewire.contract import Context, Select
+from sparsewire.exchange import Piece, Turn, mean
 
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -138,6 +144,40 @@ def test_nonzero_keeps_the_smallest_number_there_is() -> None:
         assert sw.decode(frame).values.tolist() == [tiny, -tiny]
 
 
+@every_backend
+def test_a_threshold_too_small_for_the_dtype_sends_no_zeros(backend: str) -> None:
+    x = np.array([0, 1e-45, -0.0, 3], np.float32)
+    with using(backend):
+        assert chosen(x, "threshold(value=1e-60)") == chosen(x, "threshold(value=5e-324)") == [1, 3]
+        assert chosen(x, "threshold(value=0)") == chosen(x, "threshold(value=-0.0)") == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def flushing() -> Iterator[None]:
+    """A processor that takes subnormal numbers for zero, as some training loops ask for."""
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor has no such mode")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("flushing")
+@every_backend
+@pytest.mark.parametrize("bits", [np.uint32, np.uint64])
+@pytest.mark.parametrize("size", [50, 9000, 100_000])
+def test_zeros_are_not_sent_where_subnormal_numbers_count_as_zero(size: int, bits: type, backend: str) -> None:
+    raw = np.zeros(size, bits)
+    raw[7::10] = 1  # the smallest number there is
+    raw[9::10] = 3 << (8 * raw.itemsize - 3)  # a large one, with a sign
+    x, there = raw.view(f"f{raw.itemsize}"), np.flatnonzero(raw).tolist()
+    with using(backend):
+        assert chosen(x, "nonzero | values=raw") == there
+        assert chosen(x, "threshold(ratio=90%) | values=raw") == there
+        assert chosen(x, "threshold(ratio=5%) | values=raw") == there[1::2]
+        assert chosen(x, "threshold(value=1e-60) | values=raw") == (there if bits is np.uint32 else there[1::2])
+
+
 # --- what is not finite ------------------------------------------------------------------------------------------
 
 
@@ -156,3 +196,79 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     one = sw.encode(x, "topk(1%)")
     monkeypatch.setattr(kernels, "threads", 2)
     assert sw.encode(x, "topk(1%)") == one
+
+
+# --- selections of others ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class First(Select):
+    """The first entries, as a view of what they are selected from."""
+
+    id = "first"
+
+    k: int = 3
+
+    def pick(self, x: np.ndarray, ctx: Context) -> tuple[np.ndarray, np.ndarray]:
+        return np.arange(self.k, dtype=kernels.index_dtype(x.size)), x[: self.k]
+
+
+@dataclass(frozen=True)
+class FirstCopied(First):
+    id = "first_copied"
+
+    def pick(self, x: np.ndarray, ctx: Context) -> tuple[np.ndarray, np.ndarray]:
+        return super().pick(x.copy(), ctx)
+
+
+@pytest.fixture
+def views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_added", {slot: dict(known) for slot, known in registry._added.items()})
+    sw.register(First)
+    sw.register(FirstCopied)
+
+
+def alike(run: Callable[[str], list[np.ndarray]]) -> None:
+    for values in ("raw", "qsgd(2)"):
+        views, copies = (run(f"{select} | values={values}") for select in ("first", "first_copied"))
+        assert list(map(np.ndarray.tolist, views)) == list(map(np.ndarray.tolist, copies))
+
+
+@pytest.mark.usefixtures("views")
+def test_a_selection_of_views_leaves_the_same_residual() -> None:
+    def compressed(s: str) -> list[np.ndarray]:
+        x, residual = make("normal", 9, "float32"), make("normal", 9, "float32", 1)
+        frames = [sw.compress(x, s, residual=residual, name="w")[0] for _ in range(2)]
+        return [x, residual, *(sw.decode(frame).values for frame in frames)]
+
+    def averaged(s: str) -> list[np.ndarray]:
+        def step(comm: Communicator) -> list[np.ndarray]:
+            x, residual = make("normal", 9, "float32", comm.rank), make("normal", 9, "float32", 7)
+            return [x, residual, *mean(x, s, comm, residual=residual, name="w")]
+
+        return [array for arrays in run_ranks(2, step) for array in arrays]
+
+    alike(compressed)
+    alike(averaged)
+
+
+@pytest.mark.usefixtures("views")
+def test_a_selection_of_views_gives_the_same_means_in_place() -> None:
+    def averaged(s: str) -> list[np.ndarray]:
+        plan = sw.scheme(s)
+
+        def step(comm: Communicator) -> list[np.ndarray]:
+            pieces = [piece("a", comm.rank, False), piece("b", comm.rank, True), piece("c", comm.rank, True)]
+            for one, outcome in zip(pieces, plan.exchange.exchange(pieces, Turn(plan, comm)), strict=True):
+                one.keep(plan, outcome)
+                outcome.mean_into(one.x)
+            return [array for one in pieces for array in (one.x, *one.state.values())]
+
+        return [array for arrays in run_ranks(2, step) for array in arrays]
+
+    alike(averaged)
+
+
+def piece(name: str, rank: int, kept: bool) -> Piece:
+    x, residual = (make("normal", 9, "float32", seed + ord(name)) for seed in (rank, 7))
+    return Piece(name, x, x.shape, "float32", {"residual": residual} if kept else {})

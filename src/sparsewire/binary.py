@@ -24,11 +24,11 @@ def varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def array(body: bytes | memoryview, dtype: str = "u1") -> Array:
-    """The bytes as a read-only array; `ValueError` if they are not a whole number of items."""
+def array(body: bytes | memoryview, dtype: str = "u1", copy: bool = False) -> Array:
+    """The bytes as an array, for a while or, copied, for good; `ValueError` if they are not a whole number of items."""
     found: Array = np.frombuffer(body, dtype)
     # Native kernels expect items at addresses that suit them; sections start anywhere.
-    return found if found.flags.aligned else found.copy()
+    return found.copy() if copy or not found.flags.aligned else found
 
 
 def join(*parts: Any) -> bytes:

@@ -142,10 +142,10 @@ def _decode_ordered(parsed: wire.Frame, s: Scheme, ctx: Context) -> Sparse:
 
 
 def _section(read: Callable[[], Result]) -> Result:
-    """Whatever a codec says against its section comes out as one kind of error."""
+    """Whatever a codec says against its section, or dies of, comes out as one kind of error."""
     try:
         return read()
     except FrameError:
         raise
-    except ValueError as error:
-        raise SectionError(str(error)) from None
+    except Exception as error:
+        raise SectionError(str(error) or type(error).__name__) from error

@@ -74,7 +74,7 @@ class Bloom(IndexCodec):
         policy = self.policy if ctx.finite or self.keeps_values else "p0"
         data = kernels.bloom_build(indices, ctx.numel, bits, hashes, words, ctx.key)
         filter = Filter(ctx.key, policy, hashes, bits, words, data)
-        limit = ctx.numel if policy == "p0" else _most_positives(indices.size)
+        limit = ctx.numel if policy == "p0" else _most_positives(indices.size, hashes)
         try:
             realised = _choose(filter, _positives(filter, ctx.numel, limit), ctx.numel, indices.size)
         except ValueError:
@@ -89,7 +89,7 @@ class Bloom(IndexCodec):
         filter = self._read(body)
         if not _affordable(ctx.numel, filter.bits):
             raise ValueError("the Bloom filter is too small for so many elements")
-        limit = ctx.count if filter.policy == "p0" else _most_positives(ctx.count)
+        limit = ctx.count if filter.policy == "p0" else _most_positives(ctx.count, filter.hashes)
         positives = _positives(filter, ctx.numel, limit)
         if positives.size < ctx.count:
             raise ValueError("the Bloom filter has fewer positives than entries")
@@ -133,11 +133,12 @@ class Bloom(IndexCodec):
 
 def _affordable(numel: int, bits: int) -> bool:
     """Whether asking for every element stays in proportion to the filter, which a receiver did not choose."""
-    return bits <= MOST_BITS and numel <= min(MOST_NUMEL, 2**26 + 2**16 * bits)
+    return bits <= MOST_BITS and numel <= min(MOST_NUMEL, 2**24 + 2**10 * bits)
 
 
-def _most_positives(count: int) -> int:
-    return 256 * count + 2**16
+def _most_positives(count: int, hashes: int) -> int:
+    """How many there may be to choose from: p2 holds a set for every bit of every positive."""
+    return (128 * count + 2**18) // max(4, hashes)
 
 
 def _positives(filter: Filter, numel: int, limit: int) -> Array:

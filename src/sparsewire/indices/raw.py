@@ -24,7 +24,7 @@ class RawIndices(IndexCodec):
         return join(indices), indices
 
     def decode(self, body: memoryview, ctx: Context) -> Array:
-        indices = array(body, kernels.index_dtype(ctx.numel).str)
+        indices = array(body, kernels.index_dtype(ctx.numel).str, copy=True)
         if indices.size != ctx.count:
             raise ValueError(f"{indices.size} indices, not {ctx.count}")
         if ctx.ordered:

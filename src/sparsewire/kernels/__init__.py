@@ -46,6 +46,8 @@ from .reference import (
     lattice_levels,
     lattice_points,
     lattice_split,
+    magnitude_bits,
+    magnitude_edge,
     pack_bits,
     pack_deltas,
     pack_uneven,
@@ -77,6 +79,7 @@ HELPERS = {
     "huffman_codes",
     "index_dtype",
     "magnitude_bits",
+    "magnitude_edge",
     "mix64",
 }
 CONTRACT = sorted(

@@ -112,7 +112,7 @@ def _floors(data: Data) -> Iterator[Case]:
 def _dense(data: Data) -> Iterator[Case]:
     x, k, threads = data.x, data.k, data.threads
     residual = measure.noise(x.size, seed=1)
-    edge = float(np.abs(kernels.topk(x, k)[1]).min())
+    edge = int(kernels.magnitude_bits(kernels.topk(x, k)[1]).min())
     bits = np.dtype(np.uint32)
     out = np.empty_like(x)
     parts = [_peer(data, seed) for seed in range(PEERS)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from .. import kernels
 from ..contract import Context, Select
 from ..kernels import Array
@@ -19,5 +17,4 @@ class Nonzero(Select):
     wire_id = 4
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        smallest = float(np.finfo(x.dtype).smallest_subnormal)
-        return kernels.threshold(x, smallest, threads=kernels.threads)
+        return kernels.threshold(x, 1, threads=kernels.threads)

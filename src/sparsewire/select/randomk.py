@@ -26,5 +26,5 @@ class RandomK(Counted):
         drawn = kernels.permute(draw, x.size, ctx.key if self.shared else ctx.own_key)
         indices = np.sort(drawn.astype(kernels.index_dtype(x.size)))
         if not kernels.all_finite(x, threads=kernels.threads):
-            indices = np.union1d(indices, kernels.threshold(x, np.inf)[0])
+            indices = np.union1d(indices, kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype))[0])
         return indices, x[indices]

@@ -15,7 +15,10 @@ SAMPLE = 65_536
 
 @dataclass(frozen=True)
 class Threshold(Select):
-    """Entries with |x| ≥ `value`; or about a `ratio` of them, by the magnitudes of a random sample."""
+    """Entries with |x| ≥ `value`; or about a `ratio` of them, by the magnitudes of a random sample.
+
+    Zeros are sent only where `value` is 0: one that is too small for the dtype counts as its smallest number.
+    """
 
     id = "threshold"
     wire_id = 3
@@ -29,17 +32,17 @@ class Threshold(Select):
         self.expect(self.ratio is None or 0 < self.ratio <= 1, "ratio lies in 0 < ratio ≤ 1 (or 0% < … ≤ 100%)")
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        low = self.value if self.value is not None else self._sampled(x, ctx)
-        return kernels.threshold(x, low, threads=kernels.threads)
+        edge = self._sampled(x, ctx) if self.value is None else kernels.magnitude_edge(self.value, x.dtype)
+        return kernels.threshold(x, edge, threads=kernels.threads)
 
-    def _sampled(self, x: Array, ctx: Context) -> float:
+    def _sampled(self, x: Array, ctx: Context) -> int:
         assert self.ratio is not None
         if x.size == 0:
-            return 0.0
-        sample = np.abs(x)
+            return 0
+        sample = x
         if x.size > SAMPLE:
-            sample = np.abs(x[kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)])
+            sample = x[kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)]
         rank = min(sample.size - 1, int((1 - self.ratio) * sample.size))
-        edge = float(np.partition(sample, rank)[rank])
+        edge = int(np.partition(kernels.magnitude_bits(sample), rank)[rank])
         # Zeros are never wanted, however many there are; and NaN in the sample must not let nothing through.
-        return max(edge, float(np.finfo(x.dtype).smallest_subnormal)) if np.isfinite(edge) else np.inf
+        return min(max(edge, 1), kernels.magnitude_edge(np.inf, x.dtype))

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import kernels
 from ..contract import Context, Select
+from ..errors import SchemeError
 from ..kernels import Array
 
 
@@ -17,6 +18,11 @@ class Counted(Select):
 
     ratio: float | None = None
     k: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.ratio) is int and self.ratio == 1:
+            raise SchemeError(f"{self.id}(1) may mean all or one: write 100% or ratio=1.0 for all, k=1 for one entry")
+        super().__post_init__()
 
     def check(self) -> None:
         self.expect(self.ratio is None or self.k is None, "give ratio or k, not both")
@@ -42,7 +48,7 @@ class TopK(Counted):
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         if self.k == 0:
-            return kernels.threshold(x, np.inf, threads=kernels.threads)
+            return kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype), threads=kernels.threads)
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)
 
     def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:

@@ -173,6 +173,10 @@ class CurveCodec(ValueCodec):
     def draw(self, reader: Reader, count: int, dtype: np.dtype[np.floating]) -> Array:
         """`count` magnitudes in `dtype`, not ascending."""
 
+    @abstractmethod
+    def curve_limit(self, item: int) -> int:
+        """The most bytes that `fit` gives, with numbers of `item` bytes."""
+
     def check(self) -> None:
         self.expect(self.rank_bits is None or 1 <= self.rank_bits <= 32, "rank_bits lies in 1 … 32")
 
@@ -236,4 +240,6 @@ class CurveCodec(ValueCodec):
         return {"map_bound_bits": math.lgamma(count + 1) / math.log(2)}
 
     def size_limit(self, ctx: Context) -> int:
-        return 256 + 48 * ctx.count
+        """A value is a number and a place, or a rank; then there are the curves, and two integers before all."""
+        item, width = work_dtype(ctx.dtype).itemsize, max(0, ctx.count - 1).bit_length()
+        return 20 + ctx.count * item + ctx.count * width // 8 + 2 + 2 * self.curve_limit(item)

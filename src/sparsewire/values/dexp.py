@@ -53,6 +53,9 @@ class FitDExp(CurveCodec):
             best = min(drawn, key=lambda pair: square_error(y, scaled(pair[1], -exponent)))[0]
         return best.write(dtype)
 
+    def curve_limit(self, item: int) -> int:
+        return TINY * item
+
     def draw(self, reader: Reader, count: int, dtype: np.dtype[np.floating]) -> Array:
         if count <= TINY:
             return take_magnitudes(reader, count, dtype)
@@ -92,7 +95,10 @@ class Curve:
 
     def draw(self, count: int, dtype: np.dtype[np.floating]) -> Array:
         (a, c), (b, d) = self.factors, self.rates
-        curve = (a * powers(b, count) + c * powers(d, count)).astype(dtype)
+        total = powers(b, count)
+        total *= a
+        total += c * powers(d, count)
+        curve = total.astype(dtype)
         return falling(np.clip(curve, dtype.type(0), max(curve[0], dtype.type(0))))
 
 
@@ -131,10 +137,10 @@ def candidates(y: Array) -> list[list[float]]:
 
 def powers(rate: float, count: int) -> Array:
     """e^(rate·x) at `count` even points of 0 … 1, as products of squares: the same bits everywhere."""
-    base, out = exponential(rate / (count - 1)), np.ones(1)
-    while out.size < count:
-        out = np.concatenate([out, out[: count - out.size] * base])
-        base *= base
+    base, out, done = exponential(rate / (count - 1)), np.ones(count), 1
+    while done < count:
+        np.multiply(out[: count - done][:done], base, out=out[done : 2 * done])
+        done, base = 2 * done, base * base
     return out
 
 

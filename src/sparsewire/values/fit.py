@@ -69,14 +69,18 @@ class FitPoly(CurveCodec):
         with np.errstate(over="ignore"):
             return _clamped(scaled(curve, exponent_of(float(ends[0]))).astype(dtype), cuts, ends)
 
+    def curve_limit(self, item: int) -> int:
+        most_segments = self.segments or MOST_SEGMENTS
+        return 10 + most_segments * (10 + item * (self.degree + 2)) + 2 * item
+
     def _tiny(self, count: int) -> bool:
         """Whether a segment's numbers would be no fewer than the values."""
         return count <= self.degree + 3
 
     def _take_cuts(self, reader: Reader, count: int) -> Array:
         segments = reader.varint()
-        if not 1 <= segments <= reader.left:
-            raise ValueError(f"{segments} segments in {reader.left} bytes")
+        if not 1 <= segments <= (self.segments or MOST_SEGMENTS):
+            raise ValueError(f"{segments} segments, {self} has at most {self.segments or MOST_SEGMENTS}")
         lengths = [reader.varint() for _ in range(segments - 1)]
         lengths.append(count - sum(lengths))
         if min(lengths) <= self.degree:

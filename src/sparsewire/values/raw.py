@@ -14,7 +14,7 @@ STORED = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2
 
 def read(body: memoryview, dtype: str, count: int) -> Array:
     """`count` numbers of `dtype` in its work dtype."""
-    stored = array(body, STORED[dtype])
+    stored = array(body, STORED[dtype], copy=True)
     if stored.size != count:
         raise ValueError(f"{stored.size} numbers, not {count}")
     return load(stored, dtype)

@@ -76,7 +76,8 @@ std::vector<bool> draw(uint64_t* pairs, Sets& sets, size_t places, size_t wanted
 std::vector<bool> choose(const Filter& filter, const Places& places, size_t wanted) {
   Pairs pairs(places.size() * filter.hashes);
   fill_pairs(filter, places, pairs);
-  Sets found(pairs.size), sets(pairs.size);
+  const size_t most = std::min<uint64_t>(pairs.size, filter.bits);  // a small filter has few sets, however many pairs
+  Sets found(most), sets(most);
   fill_sets(pairs, found);
   sort_by_size(found, sets);
   return draw(pairs.begin(), sets, places.size(), wanted, filter.key);

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,7 +33,7 @@ template <class T>
 using Out = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
 // Freed outputs wait here for the next call: touching fresh pages costs more than most kernels do. A few blocks only,
-// and none so large that keeping it would be felt.
+// and not so much in all that keeping them would be felt.
 class Recycler {
  public:
   static void* take(size_t bytes);  // at least one byte; throws std::bad_alloc
@@ -96,12 +98,19 @@ inline void require(bool holds, const char* message) {
   if (!holds) throw std::invalid_argument(message);
 }
 
-// Runs f(part) for part = 0 … parts−1, all but the first on threads of their own. f must not throw.
+// Runs f(part) for part = 0 … parts−1, all but the first on threads of their own, or on this one if the system gives no
+// more. f must not throw.
 template <class F>
 void parallel(int parts, F&& f) {
   std::vector<std::thread> others;
-  for (int part = 1; part < parts; ++part) others.emplace_back([&f, part] { f(part); });
+  others.reserve(static_cast<size_t>(std::max(parts, 1)));
+  int part = 1;
+  try {
+    for (; part < parts; ++part) others.emplace_back([&f, part] { f(part); });
+  } catch (const std::system_error&) {
+  }
   f(0);
+  for (; part < parts; ++part) f(part);
   for (auto& other : others) other.join();
 }
 

@@ -8,7 +8,7 @@ namespace sparsewire {
 namespace {
 
 constexpr size_t kSmallest = size_t{1} << 12;  // below, malloc keeps the pages itself
-constexpr size_t kLargest = size_t{1} << 26;
+constexpr size_t kMost = size_t{1} << 26;      // in all
 
 struct Block {
   void* data = nullptr;
@@ -19,7 +19,20 @@ struct Block {
 struct Pool {
   std::mutex mutex;
   std::array<Block, 8> blocks;
-  size_t next = 0;
+  size_t next = 0, kept = 0;
+
+  void* take(Block& block) {
+    kept -= std::exchange(block.bytes, 0);
+    return std::exchange(block.data, nullptr);
+  }
+
+  // The oldest go until there is room.
+  void keep(void* data, size_t bytes) noexcept {
+    for (size_t i = 0; i < blocks.size() && (i == 0 || kept + bytes > kMost); ++i)
+      std::free(take(blocks[(next + i) % blocks.size()]));
+    blocks[next++ % blocks.size()] = {data, bytes};
+    kept += bytes;
+  }
 };
 
 Pool& pool() {
@@ -27,31 +40,36 @@ Pool& pool() {
   return *pool;
 }
 
+bool worth_keeping(size_t bytes) { return bytes >= kSmallest && bytes <= kMost; }
+
 // A kept block that fits without wasting more than half of itself.
 void* reuse(size_t bytes) {
   std::lock_guard<std::mutex> lock(pool().mutex);
   for (auto& block : pool().blocks)
-    if (block.data && block.bytes >= bytes && block.bytes / 2 <= bytes) return std::exchange(block.data, nullptr);
+    if (block.data && block.bytes >= bytes && block.bytes / 2 <= bytes) return pool().take(block);
   return nullptr;
 }
+
+size_t recycler_bytes() {
+  std::lock_guard<std::mutex> lock(pool().mutex);
+  return pool().kept;
+}
+
+const Binder binder([](nb::module_& m) { m.def("recycler_bytes", &recycler_bytes); });
 
 }  // namespace
 
 void* Recycler::take(size_t bytes) {
-  void* data = bytes >= kSmallest && bytes <= kLargest ? reuse(bytes) : nullptr;
+  void* data = worth_keeping(bytes) ? reuse(bytes) : nullptr;
   if (!data) data = std::malloc(bytes ? bytes : 1);
   if (!data) throw std::bad_alloc();
   return data;
 }
 
 void Recycler::give(void* data, size_t bytes) noexcept {
-  if (bytes >= kSmallest && bytes <= kLargest) {
-    std::lock_guard<std::mutex> lock(pool().mutex);
-    Block& block = pool().blocks[pool().next++ % pool().blocks.size()];
-    std::swap(block.data, data);
-    block.bytes = bytes;
-  }
-  std::free(data);
+  if (!worth_keeping(bytes)) return std::free(data);
+  std::lock_guard<std::mutex> lock(pool().mutex);
+  pool().keep(data, bytes);
 }
 
 }  // namespace sparsewire

@@ -228,10 +228,10 @@ nb::object threshold_of(Dense<T> dense, Bits<T> floor) {
 }
 
 template <class T>
-nb::object threshold(const In<T>& x, double low, int threads) {
-  if (!(low >= 0)) throw std::invalid_argument("a threshold is a number ≥ 0, not " + std::to_string(low));
+nb::object threshold(const In<T>& x, int64_t edge, int threads) {
+  require(edge >= 0 && edge <= kInfinity<T>, "an edge is the bits of no magnitude");
   const Dense<T> dense{nullptr, x.data(), x.size(), threads, Mode::list};
-  const Bits<T> floor = magnitude(static_cast<T>(low)) - 1;
+  const Bits<T> floor = static_cast<Bits<T>>(edge) - 1;
   return fits_int32(dense.size) ? threshold_of<T, int32_t>(dense, floor) : threshold_of<T, int64_t>(dense, floor);
 }
 
@@ -247,7 +247,7 @@ void bind(nb::module_& m) {
   m.def("topk", &topk<T>, arg("x").noconvert(), arg("k"), arg("threads") = 1);
   m.def("topk_add", &topk_add<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("threads") = 1);
   m.def("topk_sum", &topk_sum<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("threads") = 1);
-  m.def("threshold", &threshold<T>, arg("x").noconvert(), arg("low"), arg("threads") = 1);
+  m.def("threshold", &threshold<T>, arg("x").noconvert(), arg("edge"), arg("threads") = 1);
   m.def("read", &read<T>, arg("x").noconvert());
 }
 

@@ -23,7 +23,18 @@ from .bits import (
 )
 from .bloom import bloom_build, bloom_conflicts, bloom_positives
 from .curves import chord_knots, descending, poly_eval, poly_fit
-from .dense import accumulate, add_finite, all_finite, magnitude_bits, scatter, threshold, topk, topk_add, topk_sum
+from .dense import (
+    accumulate,
+    add_finite,
+    all_finite,
+    magnitude_bits,
+    magnitude_edge,
+    scatter,
+    threshold,
+    topk,
+    topk_add,
+    topk_sum,
+)
 from .grid import lattice_fit, lattice_levels
 from .huffman import (
     HUFFMAN_MAX_LENGTH,

@@ -6,6 +6,7 @@ bits serves a range of them, and hashes take turns between the halves of the blo
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,11 +133,9 @@ def bloom_conflicts(positives: Array, numel: int, bits: int, hashes: int, words:
     return positives[taken]
 
 
-def _conflict_sets(filter: _Filter, positives: Array) -> list[list[int]]:
-    places = filter.places(positives)
-    pairs = np.stack([filter.bit(places, turn) for turn in range(filter.hashes)])
-    which = np.broadcast_to(np.arange(positives.size, dtype=U64), pairs.shape)
-    bits, which = np.unique(np.stack([pairs.ravel(), which.ravel()]), axis=1)
-    _, starts, sizes = np.unique(bits, return_index=True, return_counts=True)
-    sets = np.split(which.astype(np.int64), starts[1:])
-    return [sets[i].tolist() for i in np.argsort(sizes, kind="stable")]
+def _conflict_sets(filter: _Filter, positives: Array) -> list[array[int]]:
+    places, which = filter.places(positives), np.arange(positives.size, dtype=U64)
+    pairs = np.unique(np.concatenate([filter.bit(places, turn) << U64(32) | which for turn in range(filter.hashes)]))
+    _, starts, sizes = np.unique(pairs >> U64(32), return_index=True, return_counts=True)
+    sets = np.split((pairs & U64(2**32 - 1)).astype(np.uint32), starts[1:])
+    return [array("I", sets[i].tobytes()) for i in np.argsort(sizes, kind="stable")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,13 +50,33 @@ def topk_sum(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array
         return topk(residual + x, k)
 
 
-def threshold(x: Array, low: float, threads: int = 1) -> tuple[Array, Array]:
-    """All entries with |x| ≥ low, NaN included: (indices ascending, values)."""
-    if not low >= 0:
+def magnitude_edge(low: float, dtype: np.dtype[np.floating]) -> int:
+    """`magnitude_bits` of a number ≥ 0 as `dtype` has it; above 0 for all above 0.
+
+    Whether the processor takes subnormal numbers for zero (torch.set_flush_denormal) changes nothing.
+    """
+    bits: int = struct.unpack("<Q", struct.pack("<d", low))[0]
+    if bits == 1 << 63:  # −0.0
+        return 0
+    if bits > 0x7FF << 52:
         raise ValueError(f"a threshold is a number ≥ 0, not {low}")
+    if dtype.itemsize == 8 or bits == 0:
+        return bits
+    if low < 2.0**-126:
+        return max(1, round(low * 2.0**149))
     with np.errstate(over="ignore"):
-        edge = magnitude_bits(np.array([low]).astype(x.dtype))[0]
-    return _gather(x, np.flatnonzero(magnitude_bits(x) >= edge))
+        return int(magnitude_bits(np.array([low]).astype(dtype))[0])
+
+
+def threshold(x: Array, edge: int, threads: int = 1) -> tuple[Array, Array]:
+    """All entries whose `magnitude_bits` reach the edge, NaN included: (indices ascending, values).
+
+    A number as an edge is `magnitude_edge`: floats would lose those that the processor takes for zero.
+    """
+    if not 0 <= edge <= magnitude_edge(np.inf, x.dtype):
+        raise ValueError("an edge is the bits of no magnitude")
+    bits = magnitude_bits(x)
+    return _gather(x, np.flatnonzero(bits >= bits.dtype.type(edge)))
 
 
 def all_finite(x: Array, threads: int = 1) -> bool:
