@@ -1,4 +1,4 @@
-"""The arguments of the commands that live in the lab, which are imported when they are called."""
+"""Command-line arguments of the demo and the benchmarks; their modules are imported only when they run."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def share(word: str) -> float:
 
 
 def _target(word: str) -> str:
-    """Not the file behind it that was meant to be read."""
+    """A file for JSON; refuses an input file that stands after a bare --json."""
     if Path(word).suffix in (".npy", ".npz", ".swf"):
         raise argparse.ArgumentTypeError(f"{word} is no file for JSON: say --json FILE.json, or --json - for stdout")
     return word
