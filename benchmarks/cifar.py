@@ -28,9 +28,9 @@ from sparsewire.lab.arguments import add_json
 from sparsewire.lab.arms import Arm
 from sparsewire.lab.arrays import load_arrays
 from sparsewire.lab.jobs import MOMENTUM, batches
-from sparsewire.lab.worker import Worker
 from sparsewire.lab.launch import Place, launch_ranks
 from sparsewire.lab.tables import publish, table
+from sparsewire.lab.worker import Worker
 
 MOST_LOST = 0.01
 DENSE, TOP = "dense", "Top-1 %"
@@ -112,7 +112,7 @@ def augmented(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 
 def report(arm: Arm, x: torch.Tensor, y: torch.Tensor, worker: Worker) -> dict[str, Any]:
-    """Accuracy, each rank testing its share; and the mean volume of the steps after the ratio schedule (or of all steps)."""
+    """Accuracy, each rank testing its share; and the mean volume after the ratio schedule (or of all steps)."""
     module = arm.model.module.eval()
     for buffer in module.buffers():
         dist.broadcast(buffer, 0)

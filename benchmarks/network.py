@@ -99,7 +99,7 @@ def _connect(hub: str, name: str, rank: int, rate: str) -> None:
 
 
 def _limit(name: str, device: str, rate: str) -> None:
-    """A token bucket of 2 ms at the rate, and large enough for one offloaded packet; the burst itself is not delayed."""
+    """A token bucket of 2 ms at the rate, and large enough for one offloaded packet; bursts are not delayed."""
     burst = max(65_536, int(bits_per_second(rate) / 8 * 0.002))
     limit = ["rate", rate, "burst", f"{burst}b", "latency", "50ms"]
     _in(name, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)

@@ -3,8 +3,8 @@
 python examples/embedding.py                           starts two ranks on this machine
 torchrun --nproc-per-node 2 examples/embedding.py      the same, started by torchrun
 
-The tables' gradients are sparse already: `nonzero` sends all their entries, so the selection loses nothing, and they are
-never made dense. `memory=none`, because a residual would add every row that was ever used to each later step. The
+The tables' gradients are sparse already: `nonzero` sends all their entries, so the selection loses nothing, and they
+are never made dense. `memory=none`, because a residual would add every row that was ever used to each later step. The
 gradients of the small network after the tables are sent dense.
 """
 

@@ -85,7 +85,9 @@ def main() -> None:
         first, second = fit(60, folder), fit(120, folder)
     ray.shutdown()
     sent, dense = (first[name] + second[name] for name in ("bytes_sent", "bytes_dense"))
-    print(f"loss after {first['steps']} steps {first['loss']:.3f}, resumed, after {second['steps']} {second['loss']:.3f}")
+    print(
+        f"loss after {first['steps']} steps {first['loss']:.3f}, resumed, after {second['steps']} {second['loss']:.3f}"
+    )
     print(f"sent {sent / 1e6:.2f} MB instead of {dense / 1e6:.1f} MB: {dense / sent:.0f}x less")
 
 

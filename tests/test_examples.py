@@ -66,7 +66,7 @@ def test_ddp(tmp_path: Path) -> None:
     assert sent * 8 < dense
     assert all(losses(text)[last] < losses(text)[first] for first, last in ((0, 2), (3, 5)))
     ours, plain = numbers(r"test accuracy ([\d.]+)% compressed, ([\d.]+)% plain", text)
-    assert 70 < ours and 85 < plain
+    assert ours > 70 and plain > 85
     assert ours > plain - 1 or "behind" in text, "a gap is explained"
 
 

@@ -32,7 +32,7 @@ def mlp(sizes: Sequence[int], seed: int) -> nn.Sequential:
 class Arm:
     """A DDP model with its communication hook and optimizer, and the loss, time and bytes of each step.
 
-    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the other entries are attach's arguments.
+    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments.
     """
 
     def __init__(self, module: nn.Module, settings: Mapping[str, Any], rate: float, momentum: float = 0.0) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from .. import host
+from ..errors import InputError, SparsewireError
 from ..kernels import Array
 
 NPY, ZIP = b"\x93NUMPY", b"PK"
@@ -29,6 +31,29 @@ def load_arrays(path: Path) -> dict[str, Array]:
     if not found:
         raise InputError(f"{path} holds no arrays")
     return {name: _checked(array, f"{path}[{name}]" if name else str(path)) for name, array in found.items()}
+
+
+def load_gradients(paths: Iterable[Path]) -> dict[str, Array]:
+    """The arrays of several files by name (for a .npy, the file's); all of them can be measured on."""
+    found: dict[str, Array] = {}
+    for path in paths:
+        for key, array in load_arrays(path).items():
+            name = key or path.stem
+            if name in found:
+                name = f"{path}[{key}]" if key else str(path)
+            found[name] = _measurable(array, name)
+    return found
+
+
+def _measurable(array: Array, name: str) -> Array:
+    try:
+        tensor = host.to_host(array)
+    except SparsewireError as error:
+        raise InputError(f"{name}: {error}") from None
+    assert isinstance(tensor, host.Dense)
+    if tensor.flat.size < 2 or not np.isfinite(tensor.flat).all():
+        raise InputError(f"{name}: a gradient to measure on has two or more elements, all of them finite")
+    return array
 
 
 def _read(file: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..kernels import Array
 from ..registry import codecs
 from ..scheme import scheme
 from . import measure
-from .arrays import load_arrays
+from .arrays import load_gradients
 from .measure import Advance
 from .tables import number, publish, table
 
@@ -41,7 +41,7 @@ class Input:
 
 
 def main(args: argparse.Namespace) -> int:
-    arrays = {name: array for path in args.files for name, array in load_arrays(path).items()}
+    arrays = load_gradients(args.files)
     result = run(args.size, args.ratio, arrays)
     publish(show(result), result, args.json)
     return 0

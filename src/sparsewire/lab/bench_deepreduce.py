@@ -17,12 +17,11 @@ import numpy as np
 from .. import host, kernels
 from ..codec import decode, encode, inspect
 from ..contract import Context, IndexCodec
-from ..errors import InputError
 from ..kernels import Array
 from ..scheme import scheme
 from ..seal import context
 from . import measure
-from .arrays import load_arrays
+from .arrays import load_gradients
 from .tables import number, publish, table
 
 CONVOLUTION = 36_864
@@ -72,7 +71,7 @@ NATURAL = (
 
 
 def main(args: argparse.Namespace) -> int:
-    arrays = {name: array for path in args.files for name, array in load_arrays(path).items()}
+    arrays = load_gradients(args.files)
     result = run(arrays or {"made": made()})
     publish(show(result), result, args.json)
     return 0
@@ -87,7 +86,7 @@ def made(size: int = 269_722, seed: int = 0) -> Array:
 
 def run(arrays: dict[str, Array]) -> dict[str, Any]:
     """A table per input: a part of the first array as large as one convolution, all arrays, naturally sparse arrays."""
-    dense = {name: flat(name, array) for name, array in arrays.items()}
+    dense = {name: flat(array) for name, array in arrays.items()}
     first = next(iter(dense))
     jobs: list[tuple[str, Array, tuple[Method, ...]]] = [(f"{first}, one convolution", busiest(dense[first]), METHODS)]
     jobs += [(f"{name}, whole", x, METHODS) for name, x in dense.items()]
@@ -102,10 +101,9 @@ def run(arrays: dict[str, Array]) -> dict[str, Any]:
     return {"machine": measure.machine(), "tables": tables, "filters": filters}
 
 
-def flat(name: str, array: Array) -> Array:
+def flat(array: Array) -> Array:
     tensor = host.to_host(array)
-    if not isinstance(tensor, host.Dense) or tensor.flat.size < 2:
-        raise InputError(f"{name} is no dense gradient")
+    assert isinstance(tensor, host.Dense)
     return tensor.flat
 
 

@@ -17,7 +17,7 @@ from ..errors import SparsewireError
 from ..kernels import Array
 from ..scheme import scheme
 from . import measure
-from .arrays import load_arrays
+from .arrays import load_gradients
 from .bench_codecs import Input, relative_error, top
 from .bench_deepreduce import busiest, flat, made
 from .measure import Advance
@@ -45,7 +45,7 @@ def others() -> Iterator[tuple[str, str]]:
 def main(args: argparse.Namespace) -> int:
     if args.picture is not None and not measure.has("matplotlib"):
         raise SparsewireError("a picture needs matplotlib: pip install matplotlib")
-    arrays = {name: array for path in args.files for name, array in load_arrays(path).items()}
+    arrays = load_gradients(args.files)
     result = run(arrays or {"made": made()}, args.ratio)
     publish(show(result), result, args.json)
     if args.picture is not None:
@@ -54,8 +54,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def run(arrays: dict[str, Array], ratio: float = 0.01) -> dict[str, Any]:
-    """For each gradient, and for a part of it as large as one convolution: the points of every codec, and the verdicts."""
-    dense = {name: flat(name, array) for name, array in arrays.items()}
+    """The points of every codec and the verdicts, for each gradient and a part of it as large as one convolution."""
+    dense = {name: flat(array) for name, array in arrays.items()}
     dense |= {f"{name}, one convolution": busiest(x) for name, x in dense.items()}
     jobs = [*others(), *((OURS, f"{OURS}(error={level})") for level in (*LEVELS, *FURTHER))]
     with measure.progress(len(dense) * len(jobs)) as advance:

@@ -107,7 +107,9 @@ def _environment(size: int, place: Place) -> dict[str, str]:
     return {**os.environ, **ours, **({"GLOO_SOCKET_IFNAME": place.interface} if place.interface else {})}
 
 
-def _collect(processes: list[WorkerProcess], events: Events, on_event: Callable[[Event], None], limit: float) -> list[Any]:
+def _collect(
+    processes: list[WorkerProcess], events: Events, on_event: Callable[[Event], None], limit: float
+) -> list[Any]:
     results: dict[int, Any] = {}
     deadline = time.monotonic() + limit
     while len(results) < len(processes):

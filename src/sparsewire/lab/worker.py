@@ -1,4 +1,4 @@
-"""The process of one rank, which `lab/launch.py` starts: `python -m sparsewire.lab.worker RANK ORDER`, ORDER in JSON."""
+"""The process of one rank, started by `lab/launch.py`: `python -m sparsewire.lab.worker RANK ORDER`, ORDER in JSON."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class SparsewireCallback(Callback):
     """Attaches when fitting starts, logs bytes, keeps every rank's state in the checkpoint, detaches at the end.
 
     `Trainer(strategy="ddp", callbacks=[SparsewireCallback("topk(1%) | indices=rice | values=qsgd(bits=7)")])`;
-    `settings` are those of `attach`; `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so that
-    residuals follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
+    `settings` are those of `attach`; `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so
+    that residuals follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
 
     Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. An exception does not
     detach: that waits for all ranks, and those that did not fail are still waiting for this one.
