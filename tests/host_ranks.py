@@ -21,8 +21,12 @@ def environment() -> dict[str, str]:
 
 
 def missing(module: str, *packages: str) -> str:
-    """The last line that importing the module ends with where the packages are not installed."""
-    code = f"import sys; sys.modules.update(dict.fromkeys({packages!r})); import {module}"
+    """The error of importing the module where the packages are not installed."""
+    return failure(f"import sys; sys.modules.update(dict.fromkeys({packages!r})); import {module}")
+
+
+def failure(code: str) -> str:
+    """The last line that a program which ends with an exception writes."""
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
     return done.stderr.splitlines()[-1]
 

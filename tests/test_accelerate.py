@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import RANKS, SCHEME, missing, run_script, same_bits, write_facts
+from host_ranks import RANKS, SCHEME, failure, missing, run_script, same_bits, write_facts
 
 pytestmark = pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 
@@ -59,6 +59,16 @@ def test_residuals_follow_the_accelerators_scaler(facts: list[dict[str, Any]]) -
     """A loss scale that doubles in every step leaves no trace, bit for bit."""
     assert [rank["scaled equals unscaled"] for rank in facts] == [True] * RANKS
     assert [rank["last scale"] for rank in facts] == [2.0**6] * RANKS
+
+
+def test_one_process_is_told_how_to_start_more() -> None:
+    code = """
+import accelerate, torch
+from sparsewire.torch.accelerate import attach_accelerate
+accelerator = accelerate.Accelerator(cpu=True)
+attach_accelerate(accelerator, accelerator.prepare(torch.nn.Linear(2, 2)), "topk")
+"""
+    assert "start more with torchrun: `accelerate launch --cpu` starts only one" in failure(code)
 
 
 def test_without_accelerate_the_import_says_what_to_install() -> None:
