@@ -1,10 +1,10 @@
 """Accuracy and bytes of the top 1 % with residual against plain DDP: `benchmarks/accuracy.py [--data mnist.npz]`.
 
-Two ranks, the same weights, batches and steps for both, several seeds. Exit status 1 with --check if on average the
-accuracy on held-out images falls by more than half a point, or the bytes by less than 60 times.
+Two ranks, the same weights, batches and steps for both, several seeds. Exit status 1 with --check if, averaged over the
+seeds, accuracy on held-out images falls by more than half a point, or the bytes shrink by less than 60 times.
 
-It depends on the inputs: these are pixels from 0 to 1. Scaled from −1 to 1, so that no pixel is ever 0, two epochs of
-MNIST came to 96.98 % plain and 95.35 % compressed (mean of 3 seeds): the target was missed there.
+The result depends on the inputs, here pixels from 0 to 1. Scaled to −1 … 1, so that no pixel is 0, two epochs of MNIST
+reached 96.98 % plain and 95.35 % compressed (mean of 3 seeds), which misses the target.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def row(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over the seeds, held against the targets."""
+    """The mean over the seeds, and whether it meets the targets."""
     plain, ours, ratio = (statistics.fmean(one[key] for one in rows) for key in ("plain", "compressed", "ratio"))
     met = plain - ours <= MOST_LOST and ratio >= LEAST_SAVED
     return {"data": rows[0]["data"], "plain": plain, "compressed": ours, "ratio": ratio, "met": met}

@@ -1,8 +1,8 @@
-"""ResNet-20 on CIFAR-10 over 4 ranks, trained with DeepReduce's methods side by side: `benchmarks/cifar.py DATA.npz`.
+"""ResNet-20 on CIFAR-10 over 4 ranks, one arm per DeepReduce method: `benchmarks/cifar.py DATA.npz`.
 
-DATA.npz holds JPEG images (`train_jpeg`, `train_offsets`, `train_labels`, and the same with `test_`). Every way starts
-from the same weights and sees the same batches, a step of each in turn, over gloo on 127.0.0.1. Exit status 1 with
---check if on average over the seeds a way ends more than a point below plain Top-1 %.
+DATA.npz holds JPEG images (`train_jpeg`, `train_offsets`, `train_labels`, and the same with `test_`). All arms start
+from the same weights and see the same batches, one step of each in turn, over gloo on 127.0.0.1. Exit status 1 with
+--check if an arm ends more than a point below plain Top-1 %, averaged over the seeds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from sparsewire.lab.arguments import add_json
 from sparsewire.lab.arms import Arm
 from sparsewire.lab.arrays import load_arrays
 from sparsewire.lab.jobs import MOMENTUM, batches
-from sparsewire.lab.rank import Stage
-from sparsewire.lab.ranks import Place, run_ranks
+from sparsewire.lab.launch import Place, launch_ranks
 from sparsewire.lab.tables import publish, table
+from sparsewire.lab.worker import Worker
 
 MOST_LOST = 0.01
 DENSE, TOP = "dense", "Top-1 %"
@@ -43,8 +43,8 @@ SCHEMES = {
     "BF-P2+QSGD": f"deepreduce(indices={BLOOM.format('p2')}, values=qsgd(bits=7))",
     "ours": "topk(1%) | indices=best | values=entropy(error=0.05) | memory=residual",
 }
-SCHEDULE = ((40, 0.25), (80, 0.0625))  # step until, ratio: then the scheme's 1 %
-# The whole gradient competes for the 1 %, as in the volumes that the paper gives.
+SCHEDULE = ((40, 0.25), (80, 0.0625))  # (until step, ratio); then the scheme's 1 %
+# The 1 % is selected from the whole gradient, as in the paper's volumes.
 SETTINGS = {"hook": "sparsewire", "ratio_schedule": SCHEDULE, "select_per": "bucket", "dense_below": 0}
 RANKS = 4
 
@@ -53,7 +53,7 @@ RANKS = 4
 
 
 class Block(nn.Module):
-    """Two convolutions and a way past them, which skips every other pixel where the first convolution does."""
+    """A residual block of two convolutions; the shortcut is subsampled where the first convolution has a stride."""
 
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norms[1](self.second(functional.relu(self.norms[0](self.first(x)))))
-        past = x[:, :, :: self.stride, :: self.stride]
-        return functional.relu(y + functional.pad(past, (0, 0, 0, 0, 0, y.shape[1] - x.shape[1])))
+        shortcut = x[:, :, :: self.stride, :: self.stride]
+        return functional.relu(y + functional.pad(shortcut, (0, 0, 0, 0, 0, y.shape[1] - x.shape[1])))
 
 
 def resnet20(seed: int) -> nn.Sequential:
@@ -77,21 +77,21 @@ def resnet20(seed: int) -> nn.Sequential:
     return nn.Sequential(*stem, *blocks, *head).to(memory_format=torch.channels_last)
 
 
-def train(stage: Stage, ways: dict[str, Any], data: str, count: int, test: int, steps: int, batch: int, rate: float,
+def train(worker: Worker, arms: dict[str, Any], data: str, count: int, test: int, steps: int, batch: int, rate: float,
           seed: int) -> dict[str, Any]:  # fmt: skip
-    """All ways from the same weights; the rate rises for a tenth of the steps, then falls to 0."""
+    """Trains all arms; the rate rises linearly for a tenth of the steps, then decays to 0."""
     arrays = load_arrays(Path(data))
     x, y = images(arrays, "train", count)
-    arms = {name: Arm(resnet20(seed), settings, rate, MOMENTUM) for name, settings in ways.items()}
-    flips = torch.Generator().manual_seed(100 * seed + stage.rank)
-    for step, chosen in enumerate(batches(count, steps, batch, stage, seed)):
+    made = {name: Arm(resnet20(seed), settings, rate, MOMENTUM) for name, settings in arms.items()}
+    flips = torch.Generator().manual_seed(100 * seed + worker.rank)
+    for step, chosen in enumerate(batches(count, steps, batch, worker, seed)):
         some = augmented(x[chosen], flips)
-        for arm in arms.values():
+        for arm in made.values():
             arm.optimizer.param_groups[0]["lr"] = rate * min(10 * (step + 1) / steps, (1 - step / steps) / 0.9)
             arm.step(some, y[chosen])
-        stage.emit(step=step, loss={name: arm.losses[-1] for name, arm in arms.items()})
+        worker.emit(step=step, loss={name: arm.losses[-1] for name, arm in made.items()})
     others = images(arrays, "test", test)
-    return {name: report(arm, *others, stage) for name, arm in arms.items()}
+    return {name: report(arm, *others, worker) for name, arm in made.items()}
 
 
 def images(arrays: dict[str, Any], part: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,24 +105,24 @@ def images(arrays: dict[str, Any], part: str, count: int) -> tuple[torch.Tensor,
 
 
 def augmented(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-    """Mirrored or not, and shifted by up to 2 pixels, the same for all of a batch."""
+    """Random horizontal flips, and a shift by up to 2 pixels, the same for the whole batch."""
     across, down = torch.randint(5, (2,), generator=draw).tolist()
     mirrored = torch.where(torch.rand(len(x), 1, 1, 1, generator=draw) < 0.5, x.flip(3), x)
     return functional.pad(mirrored, (2, 2, 2, 2))[:, :, down : down + 16, across : across + 16]
 
 
-def report(arm: Arm, x: torch.Tensor, y: torch.Tensor, stage: Stage) -> dict[str, Any]:
-    """Accuracy, each rank testing its share; and the volume of the steps after the schedule, if there are any."""
+def report(arm: Arm, x: torch.Tensor, y: torch.Tensor, worker: Worker) -> dict[str, Any]:
+    """Accuracy, each rank testing its share; and the mean volume after the ratio schedule (or of all steps)."""
     module = arm.model.module.eval()
     for buffer in module.buffers():
         dist.broadcast(buffer, 0)
     with torch.no_grad():
         right = sum((module(some).argmax(1) == wanted).sum()
-                    for some, wanted in zip(x[stage.rank :: RANKS].split(250), y[stage.rank :: RANKS].split(250),
+                    for some, wanted in zip(x[worker.rank :: RANKS].split(250), y[worker.rank :: RANKS].split(250),
                                             strict=True))  # fmt: skip
     total = torch.as_tensor(right)
     dist.all_reduce(total)
-    settled = arm.handed[SCHEDULE[-1][0] + 2 :]  # what a link counts is one step behind
+    settled = arm.handed[SCHEDULE[-1][0] + 2 :]  # a link's byte count is one step late
     arm.close()
     return {"accuracy": int(total) / len(y), "loss": statistics.fmean(arm.losses[-20:]),
             "volume": statistics.fmean(settled or arm.handed) / arm.dense_bytes if arm.link else 1.0}  # fmt: skip
@@ -147,16 +147,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    ways: dict[str, Any] = {DENSE: {"hook": "none"}} if options.dense else {}
-    ways |= {name: {**SETTINGS, "scheme": text} for name, text in SCHEMES.items()}
+    arms: dict[str, Any] = {DENSE: {"hook": "none"}} if options.dense else {}
+    arms |= {name: {**SETTINGS, "scheme": text} for name, text in SCHEMES.items()}
     facts = {"count": options.train, "test": options.test, "steps": options.steps, "batch": options.batch,
              "rate": options.rate}  # fmt: skip
-    order = {"ways": ways, "data": str(checked(options.data)), **facts}
+    order = {"arms": arms, "data": str(checked(options.data)), **facts}
     with measure.progress(options.steps * options.seeds) as advance:
-        found = [run_ranks("cifar:train", {**order, "seed": seed}, [Place()] * RANKS,
+        found = [launch_ranks("cifar:train", {**order, "seed": seed}, [Place()] * RANKS,
                            lambda event: advance(f"step {event['step'] + 1}"), limit=24 * 3600)[0]
                  for seed in range(options.seeds)]  # fmt: skip
-    rows = [{"way": name, "scheme": SCHEMES.get(name, ""), **mean([one[name] for one in found])} for name in ways]
+    rows = [{"arm": name, "scheme": SCHEMES.get(name, ""), **mean([one[name] for one in found])} for name in arms]
     return {"machine": measure.machine(), **facts, "seeds": options.seeds, "rows": rows}
 
 
@@ -174,9 +174,9 @@ def mean(reports: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> str:
-    top = next(row["accuracy"] for row in result["rows"] if row["way"] == TOP)
+    top = next(row["accuracy"] for row in result["rows"] if row["arm"] == TOP)
     headers = ["", "accuracy", "points from Top-1 %", "by seed", "% of dense volume", "loss", "scheme"]
-    rows = [[row["way"], f"{row['accuracy']:.2%}", f"{100 * (row['accuracy'] - top):+.2f}",
+    rows = [[row["arm"], f"{row['accuracy']:.2%}", f"{100 * (row['accuracy'] - top):+.2f}",
              " ".join(f"{one:.2%}" for one in row["accuracies"]), f"{100 * row['volume']:.3f}", f"{row['loss']:.3f}",
              row["scheme"]] for row in result["rows"]]  # fmt: skip
     what = f"ResNet-20, {result['count']:,} images of CIFAR-10, {result['test']:,} to test; {result['steps']} steps"
@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cifar.py: {error}", file=sys.stderr)
         return 2
     publish(show(result), result, options.json)
-    accuracies = {row["way"]: row["accuracy"] for row in result["rows"]}
+    accuracies = {row["arm"]: row["accuracy"] for row in result["rows"]}
     return int(options.check and min(accuracies.values()) < accuracies[TOP] - MOST_LOST)
 
 

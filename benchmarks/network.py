@@ -1,8 +1,8 @@
-"""A 25M-parameter training on slow links: `sudo python benchmarks/network.py --rate 100mbit`.
+"""Training steps of a 25M-parameter model on slow links: `sudo python benchmarks/network.py --rate 100mbit`.
 
-Makes a network namespace per rank, a bridge between them and a `tbf` limit on both ends of every link, then times plain
-DDP and sparsewire in one run, and removes it all. Touches nothing outside its own namespaces. Exit status: 1 if a
-target is missed and --check is given, 77 where it cannot run (no root, no `ip` or `tc`).
+Creates a network namespace per rank, a bridge between them and a `tbf` limit on both ends of every link, times plain
+DDP and sparsewire in one run, and removes the namespaces; nothing outside them is changed. Exit status: 1 if a target
+is missed and --check is given, 77 if it cannot run here (no root, no `ip` or `tc`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sparsewire.errors import SparsewireError
 from sparsewire.lab import bench_train, measure
 from sparsewire.lab.arguments import add_json
 from sparsewire.lab.bench_train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
-from sparsewire.lab.ranks import Place
+from sparsewire.lab.launch import Place
 from sparsewire.lab.tables import publish
 
 CANNOT = 77
 SUBNET = "10.231.0"
 UNLIMITED = "unlimited"
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-SLOW = 1e9  # bit/s: below it a plain step takes seconds
-TARGETS = {"100mbit": 18.0, UNLIMITED: 1 / 1.3}  # times as fast as plain DDP
+SLOW = 1e9  # bit/s: on slower links a plain step takes seconds, so fewer are run
+TARGETS = {"100mbit": 18.0, UNLIMITED: 1 / 1.3}  # speed relative to plain DDP
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -58,7 +58,7 @@ def bits_per_second(rate: str) -> float:
 
 
 def obstacle() -> str | None:
-    """Why this cannot run here."""
+    """The reason why this cannot run here, if there is one."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -67,9 +67,9 @@ def obstacle() -> str | None:
 
 @contextmanager
 def network(ranks: int, rate: str) -> Iterator[list[Place]]:
-    """Namespaces with an `eth0` each, on a bridge in a namespace of its own: where the ranks run.
+    """A namespace with an `eth0` for each rank, connected by a bridge in a namespace of its own.
 
-    Deleting a namespace deletes all that is inside, so nothing else has to be undone.
+    Deleting a namespace deletes everything in it, so no other clean-up is needed.
     """
     hub = f"sparsewire-{os.getpid()}-hub"
     names = [f"sparsewire-{os.getpid()}-{rank}" for rank in range(ranks)]
@@ -99,7 +99,7 @@ def _connect(hub: str, name: str, rank: int, rate: str) -> None:
 
 
 def _limit(name: str, device: str, rate: str) -> None:
-    """The burst, which costs a step nothing, is 2 ms of the rate, or what one offloaded packet needs."""
+    """A token bucket of 2 ms at the rate, and large enough for one offloaded packet; bursts are not delayed."""
     burst = max(65_536, int(bits_per_second(rate) / 8 * 0.002))
     limit = ["rate", rate, "burst", f"{burst}b", "latency", "50ms"]
     _in(name, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)
@@ -120,13 +120,13 @@ def _command(*words: str) -> None:
 
 def run(rate: str, options: argparse.Namespace) -> dict[str, Any]:
     slow = bits_per_second(rate) < SLOW
-    # PowerSGD sends its first two steps dense; the first step of the others is before DDP has its final buckets.
+    # PowerSGD sends its first two steps dense; the others' first step comes before DDP rebuilds its buckets.
     warmup = {PLAIN: 1, COMPRESSED: 2, FP16: 1, POWERSGD: 3}
     steps = {PLAIN: 2, COMPRESSED: 6, FP16: 2, POWERSGD: 4} if slow else dict.fromkeys(warmup, 4)
-    ways = bench_train.arms(options.scheme, options.peers)
+    arms = bench_train.choose_arms(options.scheme, options.peers)
     with network(options.ranks, rate) as places:
         sizes = MODELS[options.model_size]
-        found = bench_train.run(sizes, ways, places, warmup, steps, rounds=1 if slow else 3, limit=1800)
+        found = bench_train.run(sizes, arms, places, warmup, steps, rounds=1 if slow else 3, limit=1800)
     faster, target = (
         found["arms"][COMPRESSED]["times_faster"],
         TARGETS.get(rate) if options.model_size == "25M" else None,
@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problem:
         print(f"network.py: {problem}", file=sys.stderr)
         return CANNOT
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces go, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` removes the namespaces
     try:
         results = [run(rate, options) for rate in options.rate or ["100mbit"]]
     except SparsewireError as error:

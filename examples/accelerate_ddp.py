@@ -1,7 +1,9 @@
-"""A training loop with Accelerate and compressed gradients, with accumulation, saved and resumed.
+"""A training loop with Accelerate and compressed gradients: gradient accumulation, saving and resuming.
 
-python examples/accelerate_ddp.py                                             starts two ranks on this machine
-accelerate launch --cpu --num_processes 2 examples/accelerate_ddp.py          the same, started by accelerate
+python examples/accelerate_ddp.py                              starts two ranks on this machine
+torchrun --nproc-per-node 2 examples/accelerate_ddp.py         the same, started by torchrun
+
+On CPU, `accelerate launch --cpu --num_processes 2` starts one process, not two: docs/ACCELERATE.md.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""A recommender: users and items in sparse embedding tables, of which a step touches few rows.
+"""A recommender with sparse embedding tables for users and items; each step has gradients for few of their rows.
 
 python examples/embedding.py                           starts two ranks on this machine
 torchrun --nproc-per-node 2 examples/embedding.py      the same, started by torchrun
 
-The tables' gradients are sparse to begin with: `nonzero` keeps all their entries, so nothing is lost in the selection,
-and the tables never become dense. `memory=none`, because a residual would bring every row that was ever touched back in
-every later step. The small network above them travels dense.
+The tables' gradients are sparse already: `nonzero` sends all their entries, so the selection loses nothing, and they
+are never made dense. `memory=none`, because a residual would add every row that was ever used to each later step. The
+gradients of the small network after the tables are sent dense.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with compressed gradients, interrupted and resumed from Lightning's own checkpoint.
+"""Lightning's Trainer with compressed gradients, stopped and resumed from Lightning's own checkpoint.
 
 python examples/lightning_ddp.py                       Lightning starts the second rank itself
 """

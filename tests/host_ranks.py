@@ -1,4 +1,4 @@
-"""Runs a test file as the ranks of a job, as torchrun would, and what those ranks share."""
+"""Runs a test file as a script on several ranks, with the environment that torchrun sets; helpers for such scripts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,24 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
+def missing(module: str, *packages: str) -> str:
+    """The error of importing the module where the packages are not installed."""
+    return failure(f"import sys; sys.modules.update(dict.fromkeys({packages!r})); import {module}")
+
+
+def failure(code: str) -> str:
+    """The last line that a program which ends with an exception writes."""
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    return done.stderr.splitlines()[-1]
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def run_ranks(script: str, folder: Path, *args: str, ranks: int = RANKS) -> list[dict[str, Any]]:
+def run_script(script: str, folder: Path, *args: str, ranks: int = RANKS) -> list[dict[str, Any]]:
     """What each rank of `python script folder args…` wrote with `write_facts`."""
     job = {
         "MASTER_ADDR": "127.0.0.1",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import RANKS, SCHEME, run_ranks, same_bits, write_facts
+from host_ranks import RANKS, SCHEME, failure, missing, run_script, same_bits, write_facts
 
 pytestmark = pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def facts(folder: Path) -> list[dict[str, Any]]:
-    return run_ranks(__file__, folder)
+    return run_script(__file__, folder)
 
 
 def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(facts: list[dict[str, Any]]) -> None:
@@ -55,16 +55,39 @@ def test_a_model_that_was_not_prepared_is_refused(facts: list[dict[str, Any]]) -
     assert all("accelerator.prepare" in rank["not prepared"] for rank in facts)
 
 
+def test_residuals_follow_the_accelerators_scaler(facts: list[dict[str, Any]]) -> None:
+    """A loss scale that doubles in every step leaves no trace, bit for bit."""
+    assert [rank["scaled equals unscaled"] for rank in facts] == [True] * RANKS
+    assert [rank["last scale"] for rank in facts] == [2.0**6] * RANKS
+
+
+def test_one_process_is_told_how_to_start_more() -> None:
+    code = """
+import accelerate, torch
+from sparsewire.torch.accelerate import attach_accelerate
+accelerator = accelerate.Accelerator(cpu=True)
+attach_accelerate(accelerator, accelerator.prepare(torch.nn.Linear(2, 2)), "topk")
+"""
+    assert "start more with torchrun: `accelerate launch --cpu` starts only one" in failure(code)
+
+
+def test_without_accelerate_the_import_says_what_to_install() -> None:
+    assert missing("sparsewire.torch.accelerate", "accelerate") == (
+        "ImportError: sparsewire.torch.accelerate needs Accelerate: pip install accelerate"
+    )
+
+
 # --- the ranks ---
 
 
-def started() -> tuple[Any, Any, Any, Any]:
+def started(scaler: Any = None) -> tuple[Any, Any, Any, Any]:
     import torch
     from accelerate import Accelerator
 
     from sparsewire.torch.accelerate import attach_accelerate
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator.scaler = scaler  # fp16 would set one, but Accelerate refuses it on CPU
     torch.manual_seed(0)
     plain = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     model, optimizer = accelerator.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9))
@@ -101,6 +124,17 @@ def resumed(state: str) -> dict[str, Any]:
     return weights
 
 
+def scaled() -> tuple[dict[str, Any], float]:
+    import torch
+
+    accelerator, model, optimizer, link = started(torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1))
+    train(accelerator, model, optimizer, range(12))
+    link.detach()
+    weights = model.state_dict()
+    accelerator.free_memory()
+    return weights, link.state_dict()["scale"]
+
+
 def main(folder: str) -> None:
     import shutil
 
@@ -122,6 +156,8 @@ def main(folder: str) -> None:
     weights = model.state_dict()
     accelerator.free_memory()
     facts["resumed equals uninterrupted"] = same_bits(resumed(state), weights)
+    found, facts["last scale"] = scaled()
+    facts["scaled equals unscaled"] = same_bits(found, weights)
     if accelerator.is_main_process:
         shutil.copytree(state, copy)
         give_all_rank_0s_state(Path(copy))

@@ -33,33 +33,20 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, timeout=110)
 
 
-def test_every_way_is_trained_and_its_volume_told(tmp_path: Path) -> None:
+def test_every_arm_is_trained_and_its_volume_reported(tmp_path: Path) -> None:
     parts = {"train": pictures(32, 0), "test": pictures(40, 1)}
     np.savez(tmp_path / "made.npz", **{f"{a}_{b}": array for a, part in parts.items() for b, array in part.items()})
-    words = [
-        "--train",
-        32,
-        "--test",
-        40,
-        "--steps",
-        2,
-        "--batch",
-        2,
-        "--seeds",
-        1,
-        "--dense",
-        "--json",
-        tmp_path / "out.json",
-    ]
+    words = ["--train", 32, "--test", 40, "--steps", 2, "--batch", 2, "--seeds", 1, "--dense"]
+    words += ["--json", tmp_path / "out.json"]
     done = run(tmp_path / "made.npz", *words)
     assert done.returncode == 0, done.stderr
-    rows = {row["way"]: row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
+    rows = {row["arm"]: row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
     assert list(rows) == ["dense", "Top-1 %", "BF-P0", "BF-P2", "Fit-Poly", "BF-P2+QSGD", "ours"]
     assert all(0 <= row["accuracy"] <= 1 and row["loss"] > 0 for row in rows.values())
     assert (
         rows["dense"]["volume"] == 1 > rows["Top-1 %"]["volume"] > rows["BF-P2"]["volume"] > rows["ours"]["volume"] > 0
     )
-    assert all(way in done.stdout for way in rows)
+    assert all(arm in done.stdout for arm in rows)
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import fails, run
 
 import sparsewire as sw
 from sparsewire.cli import main
@@ -26,19 +27,6 @@ def x() -> np.ndarray:
 def saved(tmp_path: Path, x: np.ndarray) -> Path:
     np.save(tmp_path / "w.npy", x)
     return tmp_path / "w.npy"
-
-
-def run(*words: object) -> int:
-    return main([str(word) for word in words])
-
-
-def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line that a failing command says."""
-    capsys.readouterr()
-    assert run(*words) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and err.startswith("sparsewire: error: ")
-    return err
 
 
 # --- files -------------------------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import SCHEME, run_ranks, same_bits, write_facts
+from host_ranks import SCHEME, run_script, same_bits, write_facts
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks(__file__, tmp_path_factory.mktemp("dcp"), "resume")
+    return run_script(__file__, tmp_path_factory.mktemp("dcp"), "resume")
 
 
 def holds(fact: str, facts: list[dict[str, Any]]) -> bool:
@@ -48,7 +48,7 @@ def test_a_folder_without_a_checkpoint_is_named(facts: list[dict[str, Any]]) -> 
 
 
 def test_another_number_of_ranks_shares_what_was_left(facts: list[dict[str, Any]], tmp_path: Path) -> None:
-    dealt = run_ranks(__file__, tmp_path, "deal", facts[0]["folder"], ranks=3)
+    dealt = run_script(__file__, tmp_path, "deal", facts[0]["folder"], ranks=3)
     for name in facts[0]["sums"]:
         means = [sum(rank["sums"].get(name, 0) for rank in group) / len(group) for group in (dealt, facts)]
         assert means[0] == pytest.approx(means[1], rel=1e-4, abs=1e-6)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from sparsewire.cli import main
-from sparsewire.lab import bench_train, demo, measure, ranks
+from sparsewire.lab import bench_train, demo, launch, measure
 
 pytestmark = pytest.mark.skipif(not measure.has("torch"), reason="torch is not installed")
 
@@ -84,13 +84,13 @@ def started(monkeypatch):
         processes.append(start(*words, **settings))
         return processes[-1]
 
-    monkeypatch.setattr(ranks.subprocess, "Popen", spy)
+    monkeypatch.setattr(launch.subprocess, "Popen", spy)
     return processes
 
 
 def test_a_failing_rank_is_an_error_and_leaves_nothing_running(started):
-    with pytest.raises(ranks.RankError, match=r"rank \d failed: AttributeError.*'nothing'"):
-        ranks.run_ranks("sparsewire.lab:nothing", {}, [ranks.Place()] * 2)
+    with pytest.raises(launch.RankError, match=r"rank \d failed: AttributeError.*'nothing'"):
+        launch.launch_ranks("sparsewire.lab:nothing", {}, [launch.Place()] * 2)
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 
 
@@ -102,8 +102,8 @@ def test_a_mistake_in_the_scheme_is_told_before_ranks_start(started, capsys):
 
 
 def test_ranks_that_take_too_long_are_ended(started):
-    with pytest.raises(ranks.RankError, match=r"did not finish in 0\.1 s"):
-        ranks.run_ranks("sparsewire.lab.jobs:train", {}, [ranks.Place()] * 2, limit=0.1)
+    with pytest.raises(launch.RankError, match=r"did not finish in 0\.1 s"):
+        launch.launch_ranks("sparsewire.lab.jobs:train", {}, [launch.Place()] * 2, limit=0.1)
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 
 
@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_ranks(started, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ranks, "_listen", interrupt)
+    monkeypatch.setattr(launch, "_collect", interrupt)
     assert main(["demo"]) == 130
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 

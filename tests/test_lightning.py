@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import RANKS, SCHEME, run_ranks, same_bits, write_facts
+from host_ranks import RANKS, SCHEME, missing, run_script, same_bits, write_facts
 
 pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 WITHOUT = "resumed without residuals"
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def facts(folder: Path) -> list[dict[str, Any]]:
-    return run_ranks(__file__, folder)
+    return run_script(__file__, folder)
 
 
 def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(facts: list[dict[str, Any]]) -> None:
@@ -66,6 +66,22 @@ def test_a_strategy_without_ddp_is_refused(facts: list[dict[str, Any]]) -> None:
     assert all('strategy="ddp"' in rank["refused"] and "SingleDeviceStrategy" in rank["refused"] for rank in facts)
 
 
+def test_residuals_follow_the_trainers_scaler(facts: list[dict[str, Any]]) -> None:
+    """A loss scale that doubles in every step leaves no trace, bit for bit."""
+    assert [rank["scaled equals unscaled"] for rank in facts] == [True] * RANKS
+    assert [rank["last scale"] for rank in facts] == [2.0**8] * RANKS
+
+
+def test_a_scaler_of_the_users_own_comes_first(facts: list[dict[str, Any]]) -> None:
+    assert [rank["own scaler"] for rank in facts] == [True] * RANKS
+
+
+def test_without_lightning_the_import_says_what_to_install() -> None:
+    assert missing("sparsewire.torch.lightning", "lightning", "pytorch_lightning") == (
+        "ImportError: sparsewire.torch.lightning needs Lightning: pip install lightning"
+    )
+
+
 # --- the ranks ---
 
 
@@ -96,7 +112,22 @@ def batches() -> Any:
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
 
 
-def fit(epochs: int, *more: Any, path: Path | None = None, **options: Any) -> tuple[Any, Any, Any]:
+def precision(scaler: Any) -> Any:
+    """16-mixed but for the autocast: in float32 a power of two as the loss scale changes no bit."""
+    from contextlib import nullcontext
+
+    from lightning.pytorch.plugins import MixedPrecision
+
+    class Scaled(MixedPrecision):
+        def forward_context(self) -> Any:
+            return nullcontext()
+
+    return Scaled("16-mixed", "cpu", scaler)
+
+
+def fit(
+    epochs: int, *more: Any, path: Path | None = None, settings: dict[str, Any] | None = None, **options: Any
+) -> tuple[Any, Any, Any]:
     """(the trainer, its callback, the weights afterwards): four batches per rank and epoch, two steps."""
     from lightning.pytorch import Trainer
 
@@ -104,7 +135,7 @@ def fit(epochs: int, *more: Any, path: Path | None = None, **options: Any) -> tu
 
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     quiet |= {"logger": False, "enable_checkpointing": bool(more)}
-    callback = SparsewireCallback(SCHEME, warmup_steps=1)
+    callback = SparsewireCallback(SCHEME, warmup_steps=1, **(settings or {}))
     options = {"strategy": "ddp", "devices": RANKS, **quiet, **options}
     trainer = Trainer(
         accelerator="cpu", max_epochs=epochs, accumulate_grad_batches=2, callbacks=[callback, *more], **options
@@ -112,6 +143,17 @@ def fit(epochs: int, *more: Any, path: Path | None = None, **options: Any) -> tu
     net = module()
     trainer.fit(net, batches(), ckpt_path=path, **({"weights_only": True} if path else {}))
     return trainer, callback, net.state_dict()
+
+
+def scaled(weights: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1)
+    _, callback, found = fit(4, plugins=[precision(scaler)])
+    facts = {"scaled equals unscaled": same_bits(found, weights), "last scale": callback.link.state_dict()["scale"]}
+    own = torch.amp.GradScaler("cpu")
+    callback = fit(1, plugins=[precision(scaler)], settings={"scaler": own})[1]
+    return facts | {"own scaler": callback.link.settings.scaler is own}
 
 
 def edited(path: Path, edit: Any) -> Path:
@@ -181,6 +223,7 @@ def main(folder: Path) -> dict[str, Any]:
         torch.allclose(kept, shares[name], atol=1e-6) for name, kept in residuals(link.state_dict()).items()
     )
     facts["dealt"] = facts["dealt"] and link.step == 4
+    facts |= scaled(weights)
     facts["couriers"] = sum(thread.name == "sparsewire-courier" for thread in threading.enumerate())
     facts["refused"] = refusal()
     return facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import functools
 import inspect
 import io
@@ -34,7 +35,7 @@ MAX_DENSE = 2**31
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit status: 0 done, 1 a check failed, 2 a mistake in what was given, 130 interrupted."""
+    """Runs a command. Exit status: 0 success, 1 a check failed, 2 wrong usage or input, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read the output has gone; without this Python complains once more at exit.
+        # The reader closed the pipe; without this Python reports it again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except MemoryError as error:
@@ -107,7 +108,7 @@ def _call(facts: dict[str, Any]) -> str:
 def _encode(args: argparse.Namespace) -> int:
     plan, arrays = scheme(args.scheme), load_arrays(args.input)
     targets = _targets(args.input, args.output, list(arrays))
-    # All of them before the first is written, so that a failure leaves nothing behind.
+    # All arrays are encoded before the first frame is written, so that a failure leaves no files.
     frames = {key: _encode_one(array, plan, key, args) for key, array in arrays.items()}
     for key, frame in frames.items():
         _write_frame(targets[key], frame)
@@ -117,7 +118,10 @@ def _encode(args: argparse.Namespace) -> int:
 
 
 def _write_frame(path: Path, frame: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
     write_file(path, lambda file: file.write(frame))
 
 
@@ -129,12 +133,18 @@ def _encode_one(array: Array, plan: Scheme, key: str, args: argparse.Namespace) 
 def _targets(source: Path, output: Path | None, keys: list[str]) -> dict[str, Path]:
     """A file for the array of a .npy, a directory with a file per array for a .npz."""
     if keys == [""]:
-        return {"": output or source.with_suffix(".swf")}
+        return {"": _apart(source, output or source.with_suffix(".swf"))}
     folder = output or source.with_suffix("")
     if folder == source:
         raise InputError(f"{source} has no suffix to drop: say with -o where the frames go")
-    # A key may hold anything, "../" included: quoted, it is one name inside the folder.
+    # A key may contain anything, even "../"; quoted, it is a plain file name in the folder.
     return {key: folder / f"{quote(key, safe='')}.swf" for key in keys}
+
+
+def _apart(source: Path, output: Path) -> Path:
+    if output.exists() and output.samefile(source):
+        raise InputError(f"{output} is the input, which would be overwritten: name another file with -o")
+    return output
 
 
 def _sizes(frame: bytes) -> list[str]:
@@ -147,9 +157,10 @@ def _decode(args: argparse.Namespace) -> int:
     most = args.max_numel or (None if args.sparse else MAX_DENSE)
     with _blaming(args.input, "" if args.sparse else "--sparse writes the entries only; "):
         found = codec.decode(args.input.read_bytes(), max_numel=most)
-    output = args.output or args.input.with_suffix(".npz" if args.sparse else ".npy")
+    output = _apart(args.input, args.output or args.input.with_suffix(".npz" if args.sparse else ".npy"))
     write_file(output, functools.partial(_save_entries if args.sparse else _save_dense, found))
-    print(f"{output}: {found.count:,} of {found.numel:,} entries, shape {found.shape}, {found.dtype}")
+    kind = found.dtype if found.values.dtype == found.dtype else f"{found.dtype} saved as {found.values.dtype}"
+    print(f"{output}: {found.count:,} of {found.numel:,} entries, shape {found.shape}, {kind}")
     return 0
 
 
@@ -163,7 +174,7 @@ def _save_dense(found: Sparse, file: BinaryIO) -> None:
 
 @contextmanager
 def _blaming(source: object, instead: str = "") -> Iterator[None]:
-    """Errors say which file they are about, and what else could be done about a limit."""
+    """Names the file in errors, and the alternatives when a limit is exceeded."""
     try:
         yield
     except LimitExceeded as error:
@@ -198,7 +209,9 @@ def _describe_frame(info: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sparsewire", description="Gradients that travel as few bytes.")
+    parser = argparse.ArgumentParser(
+        prog="sparsewire", description="Compress gradients into frames; inspect, decode and measure them."
+    )
     parser.add_argument("--version", action="version", version=f"sparsewire {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_json(add(commands, "list", _list, "the codecs of every slot and their settings"))
@@ -219,7 +232,7 @@ def _add_encode(commands: Any) -> None:
     parser.add_argument("input", type=Path, metavar="IN.npy|IN.npz")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT")
     parser.add_argument("--scheme", default=DEFAULT_SCHEME, help='default: "%(default)s"')
-    parser.add_argument("--step", type=int, default=0, help="with seed and name, decides all that is random")
+    parser.add_argument("--step", type=int, default=0, help="step, seed and name determine all random choices")
     parser.add_argument("--name", default="", help="the tensor's name; in a .npz each array's key is appended")
     parser.add_argument("--seed", type=int, default=0)
 

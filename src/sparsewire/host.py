@@ -16,6 +16,8 @@ from .errors import InputError
 from .kernels import Array
 from .sparse import DTYPES, Sparse, from_bfloat16, store, work_dtype
 
+UNTYPED = np.dtype("V2")  # what np.load makes of a file of ml_dtypes' bfloat16
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -49,7 +51,7 @@ def like(x: Any, flat: Array, dense: Dense) -> Any:
         tensor = torch.from_numpy(stored.view(np.int16) if dense.dtype == "bfloat16" else stored)
         return (tensor.view(torch.bfloat16) if dense.dtype == "bfloat16" else tensor).to(x.device)
     own = getattr(x, "dtype", None)
-    return stored.view(own) if isinstance(own, np.dtype) and own.name == "bfloat16" else stored
+    return stored.view(own) if isinstance(own, np.dtype) and _is_bfloat16(own) else stored
 
 
 def shares_memory(x: Any, flat: Array) -> bool:
@@ -67,7 +69,7 @@ def write_back(residual: Any, flat: Array) -> None:
     """Puts a flat array in the work dtype into a residual that could not be worked on in place."""
     if _is_torch(residual):
         residual.detach().copy_(sys.modules["torch"].from_numpy(flat).view(residual.shape))
-    elif residual.dtype.name == "bfloat16":
+    elif _is_bfloat16(residual.dtype):
         residual[...] = store(flat, "bfloat16").view(residual.dtype).reshape(residual.shape)
     else:
         residual[...] = flat.reshape(residual.shape)
@@ -115,12 +117,17 @@ def _rows(rows: Array, values: Dense, shape: tuple[int, ...], width: int) -> Spa
 
 
 def _from_numpy(x: Array) -> Dense:
-    if x.dtype.name not in DTYPES:
-        raise InputError(f"gradients are {', '.join(DTYPES)}, not {x.dtype}; convert first, e.g. x.astype('float32')")
-    if x.dtype.name == "bfloat16":
+    if _is_bfloat16(x.dtype):
         return _bfloat16(np.ascontiguousarray(x).view(np.uint16), x.shape)
+    if x.dtype.name not in DTYPES:
+        advice = ", e.g. x.astype('float32')" if x.dtype.kind in "biuf" else ""
+        raise InputError(f"gradients are {', '.join(DTYPES)}, not {x.dtype}; convert first{advice}")
     flat = np.ascontiguousarray(x).reshape(-1).astype(work_dtype(x.dtype.name), copy=False)
     return Dense(flat, x.dtype.name, x.shape)
+
+
+def _is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    return dtype.name == "bfloat16" or dtype == UNTYPED
 
 
 def _bfloat16(bits: Array, shape: tuple[int, ...]) -> Dense:

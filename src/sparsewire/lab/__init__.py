@@ -1,1 +1,1 @@
-"""Measuring: what the kernels cost, what the codecs save."""
+"""Benchmarks and the demo: time of kernels and training steps, size and error of codecs."""

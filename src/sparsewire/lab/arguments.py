@@ -1,4 +1,4 @@
-"""The arguments of the commands that live in the lab, which are imported when they are called."""
+"""Command-line arguments of the demo and the benchmarks; their modules are imported only when they run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_group(commands: Any, name: str, summary: str) -> Any:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     more = 'write the result as JSON too; "-" or nothing: only that, to stdout'
-    parser.add_argument("--json", metavar="FILE", nargs="?", const="-", type=_target, help=more)
+    parser.add_argument("--json", metavar="FILE", nargs="?", const="-", type=_json_file, help=more)
 
 
 def add_bench(kinds: Any) -> None:
@@ -56,7 +56,7 @@ def add_bench(kinds: Any) -> None:
 
     parser = add(kinds, "rates", _lab("bench_rates"), "bits per value against error, every value codec and setting")
     parser.add_argument("--ratio", type=share, default=0.01, help="share of each gradient (default: %(default)s)")
-    parser.add_argument("--picture", type=Path, metavar="OUT.png", help="draw them")
+    parser.add_argument("--picture", type=output_file, metavar="OUT.png", help="draw them")
     parser.add_argument("--check", action="store_true", help="exit with 1 if entropy is not the smallest somewhere")
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
     add_json(parser)
@@ -72,7 +72,7 @@ def add_bench(kinds: Any) -> None:
 def add_demo(commands: Any) -> None:
     parser = add(commands, "demo", _lab("demo"), "two ranks train on digits, plain and compressed, side by side")
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("out/demo.png"), help="picture (default: %(default)s)"
+        "-o", "--output", type=output_file, default=Path("out/demo.png"), help="picture (default: %(default)s)"
     )
     parser.add_argument("--steps", type=count, default=250, help="of each training (default: %(default)s)")
     parser.add_argument("--hidden", type=count, default=1024, help="width of the two hidden layers (default: 1024)")
@@ -97,8 +97,17 @@ def share(word: str) -> float:
     return share
 
 
-def _target(word: str) -> str:
-    """Not the file behind it that was meant to be read."""
+def output_file(word: str) -> Path:
+    """A file to write; a directory is refused at once, not after the measurement."""
+    if Path(word).is_dir():
+        raise argparse.ArgumentTypeError(f"{word} is a directory: name a file")
+    return Path(word)
+
+
+def _json_file(word: str) -> str:
+    """A file for JSON; refuses an input file that stands after a bare --json."""
     if Path(word).suffix in (".npy", ".npz", ".swf"):
         raise argparse.ArgumentTypeError(f"{word} is no file for JSON: say --json FILE.json, or --json - for stdout")
+    if not output_file(word).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{word}: the directory {Path(word).parent} does not exist")
     return word

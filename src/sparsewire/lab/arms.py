@@ -1,4 +1,4 @@
-"""Ways to train the same network, step by step beside each other: plain DDP, compressed, torch's own hooks."""
+"""An arm is one way to train the same network: plain DDP, compressed by sparsewire, or one of torch's own hooks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ..torch import attach
 from ..torch.link import Link
-from .rank import wire_bytes
+from .worker import wire_bytes
 
 ONE_BUCKET = 10_000  # MB
 
 
 def mlp(sizes: Sequence[int], seed: int) -> nn.Sequential:
-    """The same weights on every rank and in every arm."""
+    """A multi-layer perceptron; the seed gives every rank and every arm the same weights."""
     torch.manual_seed(seed)
     layers: list[nn.Module] = []
     for width, following in itertools.pairwise(sizes):
@@ -30,9 +30,9 @@ def mlp(sizes: Sequence[int], seed: int) -> nn.Sequential:
 
 
 class Arm:
-    """A model, how its gradients travel, and what its steps cost.
+    """A DDP model with its communication hook and optimizer, and the loss, time and bytes of each step.
 
-    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; the last takes attach's arguments besides.
+    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments.
     """
 
     def __init__(self, module: nn.Module, settings: Mapping[str, Any], rate: float, momentum: float = 0.0) -> None:
@@ -47,11 +47,11 @@ class Arm:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets what the steps so far cost."""
+        """Discards the measurements of the steps so far."""
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.bytes: list[int] = []
-        self.handed: list[int] = []  # bytes of the frames alone, which a link hands over
+        self.handed: list[int] = []  # bytes that the link passes to the communicator, without TCP's headers
         self._before = self._stages()
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -67,7 +67,7 @@ class Arm:
         self.bytes.append(self._estimate(self.handed[-1]) if now is None or sent is None else now - sent)
 
     def report(self) -> dict[str, Any]:
-        """Per step: loss, seconds, bytes that left this rank; and the mean seconds of each of the link's stages."""
+        """Per step: loss, seconds, bytes sent by this rank; and the mean seconds of each of the link's stages."""
         steps = max(1, len(self.seconds))
         stages = {name: (spent - self._before.get(name, 0.0)) / steps for name, spent in self._stages().items()}
         return {"loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": stages}
@@ -83,7 +83,7 @@ class Arm:
         return 0 if self.link is None else int(self.link.stats()["bytes_sent"])
 
     def _estimate(self, handed: int) -> int:
-        """Where the kernel does not count: a ring all_reduce, or a message to each of the others."""
+        """Where the kernel has no count: the bytes of a ring all_reduce, or of one message to each other rank."""
         others = dist.get_world_size() - 1
         if self.link is None:
             return 2 * others * self.dense_bytes // (others + 1)

@@ -1,35 +1,75 @@
-"""Arrays from .npy and .npz files that nobody vouches for."""
+"""Reads arrays from .npy and .npz files, which may be damaged or something else altogether."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from .. import host
+from ..errors import InputError, SparsewireError
 from ..kernels import Array
+
+NPY, ZIP = b"\x93NUMPY", b"PK"
+UNKNOWN_TYPE = "has a number type that NumPy does not store; save x.astype('float32') instead"
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
     """The arrays of a .npz by name; the one array of a .npy under the empty name."""
-    try:
-        arrays = _load(path)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # a damaged file makes NumPy and zipfile raise a dozen kinds
-        raise InputError(f"{path} is not a .npy or .npz file of plain arrays ({_first_line(error)})") from None
-    if not arrays:
-        raise InputError(f"{path} holds no arrays")
-    return arrays
-
-
-def _load(path: Path) -> dict[str, Array]:
     with open(path, "rb") as file:
-        found = np.load(file, allow_pickle=False)
-        if not isinstance(found, np.lib.npyio.NpzFile):
-            return {"": found}
-        return {name: found[name] for name in found.files}
+        if not file.read(len(NPY)).startswith((NPY, ZIP)):
+            raise InputError(f"{path} is not a .npy or .npz file")
+        file.seek(0)
+        try:
+            found = _read(file)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # a damaged file makes NumPy and zipfile raise a dozen kinds
+            raise InputError(f"{path} is damaged, or does not hold plain arrays ({_reason(error)})") from None
+    if not found:
+        raise InputError(f"{path} holds no arrays")
+    return {name: _checked(array, f"{path}[{name}]" if name else str(path)) for name, array in found.items()}
 
 
-def _first_line(error: Exception) -> str:
+def load_gradients(paths: Iterable[Path]) -> dict[str, Array]:
+    """The arrays of several files by name (for a .npy, the file's); all of them can be measured on."""
+    found: dict[str, Array] = {}
+    for path in paths:
+        for key, array in load_arrays(path).items():
+            name = key or path.stem
+            if name in found:
+                name = f"{path}[{key}]" if key else str(path)
+            found[name] = _measurable(array, name)
+    return found
+
+
+def _measurable(array: Array, name: str) -> Array:
+    try:
+        tensor = host.to_host(array)
+    except SparsewireError as error:
+        raise InputError(f"{name}: {error}") from None
+    assert isinstance(tensor, host.Dense)
+    if tensor.flat.size < 2 or not np.isfinite(tensor.flat).all():
+        raise InputError(f"{name}: a gradient to measure on has two or more elements, all of them finite")
+    return array
+
+
+def _read(file: Any) -> dict[str, Any]:
+    found = np.load(file, allow_pickle=False)
+    return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
+
+
+def _checked(array: Any, name: str) -> Array:
+    if not isinstance(array, np.ndarray):  # NumPy gives other files of an archive as bytes
+        raise InputError(f"{name} is not an array: the archive is not a .npz file")
+    if array.dtype.kind == "V" and array.dtype.fields is None and array.dtype.itemsize != 2:  # two bytes: bfloat16
+        raise InputError(f"{name} {UNKNOWN_TYPE}")
+    return array
+
+
+def _reason(error: Exception) -> str:
+    if "pickle" in str(error):
+        return "Python objects are never loaded"
     return (str(error) or type(error).__name__).splitlines()[0]

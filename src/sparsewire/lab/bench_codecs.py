@@ -1,4 +1,4 @@
-"""`sparsewire bench codecs`: what every codec of the registry saves, loses and costs."""
+"""`sparsewire bench codecs`: size, error and speed of every codec in the registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..kernels import Array
 from ..registry import codecs
 from ..scheme import scheme
 from . import measure
-from .arrays import load_arrays
+from .arrays import load_gradients
 from .measure import Advance
 from .tables import number, publish, table
 
@@ -27,7 +27,7 @@ CHAINS = ("qsgd+deflate", "half+zstd")
 
 @dataclass(frozen=True)
 class Input:
-    """A support, the values there if it has any, and where it comes from."""
+    """Selected indices, their values (None for index codecs only), and the name of the input."""
 
     name: str
     numel: int
@@ -41,7 +41,7 @@ class Input:
 
 
 def main(args: argparse.Namespace) -> int:
-    arrays = {name: array for path in args.files for name, array in load_arrays(path).items()}
+    arrays = load_gradients(args.files)
     result = run(args.size, args.ratio, arrays)
     publish(show(result), result, args.json)
     return 0
@@ -113,7 +113,7 @@ def _value_row(item: Input, name: str, advance: Advance) -> dict[str, Any]:
 
 
 def _timed(codec: Any, array: Array, item: Input) -> tuple[dict[str, Any], Array | None]:
-    """The row that both slots share, and what the receiver sees; a codec that is not installed has a note instead."""
+    """The columns common to both slots, and what a receiver decodes; a note instead if the codec is not installed."""
     row: dict[str, Any] = {"input": item.name, "bits": None, "encode_ns": None, "decode_ns": None, "note": ""}
     try:
         body, seen = codec.encode(array, item.context)

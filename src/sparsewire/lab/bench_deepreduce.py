@@ -1,7 +1,7 @@
 """`sparsewire bench deepreduce`: the paper's methods on real gradients, beside the paper's own figures.
 
 Volumes are in percent of the dense tensor. The error is ‖x − decoded‖ over all entries that were selected or sent,
-relative to ‖x‖ over the selected ones: 0 where what is sent is exact, however many entries a filter adds.
+relative to ‖x‖ over the selected ones: 0 where the sent values are exact, even if a filter adds entries.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import numpy as np
 from .. import host, kernels
 from ..codec import decode, encode, inspect
 from ..contract import Context, IndexCodec
-from ..errors import InputError
 from ..kernels import Array
 from ..scheme import scheme
 from . import measure
-from .arrays import load_arrays
+from .arrays import load_gradients
 from .tables import number, publish, table
 
 CONVOLUTION = 36_864
@@ -71,22 +70,22 @@ NATURAL = (
 
 
 def main(args: argparse.Namespace) -> int:
-    arrays = {name: array for path in args.files for name, array in load_arrays(path).items()}
+    arrays = load_gradients(args.files)
     result = run(arrays or {"made": made()})
     publish(show(result), result, args.json)
     return 0
 
 
 def made(size: int = 269_722, seed: int = 0) -> Array:
-    """Something like a network's gradient where no file is given: layers of different scales, heavy tails."""
+    """A synthetic gradient, used when no file is given: layers of different scales, heavy tails."""
     rng = np.random.default_rng(seed)
     scales = np.repeat(rng.lognormal(0, 1.5, 32), -(-size // 32))[:size]
     return (rng.standard_t(4, size) * scales * 1e-3).astype(np.float32)
 
 
 def run(arrays: dict[str, Array]) -> dict[str, Any]:
-    """A table per input: one convolution's worth of the first array, all arrays, those that are sparse by nature."""
-    dense = {name: flat(name, array) for name, array in arrays.items()}
+    """A table per input: a part of the first array as large as one convolution, all arrays, naturally sparse arrays."""
+    dense = {name: flat(array) for name, array in arrays.items()}
     first = next(iter(dense))
     jobs: list[tuple[str, Array, tuple[Method, ...]]] = [(f"{first}, one convolution", busiest(dense[first]), METHODS)]
     jobs += [(f"{name}, whole", x, METHODS) for name, x in dense.items()]
@@ -101,15 +100,14 @@ def run(arrays: dict[str, Array]) -> dict[str, Any]:
     return {"machine": measure.machine(), "tables": tables, "filters": filters}
 
 
-def flat(name: str, array: Array) -> Array:
+def flat(array: Array) -> Array:
     tensor = host.to_host(array)
-    if not isinstance(tensor, host.Dense) or tensor.flat.size < 2:
-        raise InputError(f"{name} is no dense gradient")
+    assert isinstance(tensor, host.Dense)
     return tensor.flat
 
 
 def busiest(x: Array) -> Array:
-    """A stretch as long as one convolution of ResNet-20, where the most happens."""
+    """The part with the largest sum of magnitudes, as long as one convolution of ResNet-20."""
     starts = range(0, max(1, x.size - CONVOLUTION + 1), CONVOLUTION)
     return max((x[start : start + CONVOLUTION] for start in starts), key=lambda part: float(np.abs(part).sum()))
 
@@ -146,7 +144,7 @@ def _error(x: Array, frame: bytes, select: Any) -> float:
 
 
 def _filters(name: str, x: Array, advance: measure.Advance) -> Iterator[dict[str, Any]]:
-    """How many false positives Bloom filters have, on the top 1 % and on as many indices spread evenly at random."""
+    """False positive rates of Bloom filters, on the top 1 % and on as many uniformly random indices."""
     count = measure.share(0.01, x.size)
     supports = {"real": kernels.topk(x, count)[0], "uniform": measure.uniform_indices(x.size, count)}
     for rate, layout in product(RATES, LAYOUTS):
@@ -157,7 +155,7 @@ def _filters(name: str, x: Array, advance: measure.Advance) -> Iterator[dict[str
 
 
 def _false_positives(codec: IndexCodec, support: Array, numel: int) -> float:
-    """Their share of what is not in the support, the mean of some keys."""
+    """The share of the other indices that the filter reports, averaged over several keys."""
     contexts = (Context("float32", numel, support.size, key=key) for key in range(KEYS))
     more = sum(codec.encode(support, ctx)[1].size - support.size for ctx in contexts)
     return float(more / (KEYS * (numel - support.size)))

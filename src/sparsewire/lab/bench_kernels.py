@@ -1,4 +1,4 @@
-"""`sparsewire bench kernels`: every hot path against what one read (or one write) of the array costs."""
+"""`sparsewire bench kernels`: time of every hot path, as a multiple of one read (or one write) of the array."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEME = "topk(ratio={ratio}) | indices=rice | values=qsgd(bits=7)"
 
 @dataclass(frozen=True)
 class Case:
-    """Something to time, the floor it is held against, and the most times that floor it may take."""
+    """A function to time, its floor (the case it is compared with), and its target: at most so many times the floor."""
 
     name: str
     run: Run
@@ -42,7 +42,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Data:
-    """The arrays that the cases share."""
+    """The input of the cases."""
 
     x: Array
     k: int

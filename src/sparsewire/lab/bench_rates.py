@@ -1,7 +1,8 @@
 """`sparsewire bench rates`: bits per value against relative error, every value codec over the range of its settings.
 
-The top entries of each gradient, coded beside indices that cannot carry an order, so that maps count. The verdict: for
-every error from 1 % to 30 %, what `entropy` takes to keep it, and the cheapest of all others that do.
+Measured on the top entries of each gradient, with an index codec that keeps indices sorted, so that reorder maps are
+included. The verdicts compare, for errors from 1 % to 30 %, the size of `entropy` with the smallest other codec that
+stays within the error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..errors import SparsewireError
 from ..kernels import Array
 from ..scheme import scheme
 from . import measure
-from .arrays import load_arrays
+from .arrays import load_gradients
 from .bench_codecs import Input, relative_error, top
 from .bench_deepreduce import busiest, flat, made
 from .measure import Advance
@@ -28,7 +29,7 @@ RANK_BITS = ("full", *range(1, 11))
 
 
 def others() -> Iterator[tuple[str, str]]:
-    """(the curve that it is a point of, a codec with its settings)."""
+    """Pairs of a curve's name and a codec with settings, one point of that curve."""
     yield from ((name, name) for name in ("raw", "half", "bfloat16", "deflate", "zstd"))
     for bits, bucket in product(range(1, 13), (32, 128, 512, 2048)):
         yield "qsgd", f"qsgd(bits={bits}, bucket={bucket})"
@@ -44,7 +45,7 @@ def others() -> Iterator[tuple[str, str]]:
 def main(args: argparse.Namespace) -> int:
     if args.picture is not None and not measure.has("matplotlib"):
         raise SparsewireError("a picture needs matplotlib: pip install matplotlib")
-    arrays = {name: array for path in args.files for name, array in load_arrays(path).items()}
+    arrays = load_gradients(args.files)
     result = run(arrays or {"made": made()}, args.ratio)
     publish(show(result), result, args.json)
     if args.picture is not None:
@@ -53,8 +54,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def run(arrays: dict[str, Array], ratio: float = 0.01) -> dict[str, Any]:
-    """For each gradient, and one convolution's worth of each: the points of every codec, and the verdicts."""
-    dense = {name: flat(name, array) for name, array in arrays.items()}
+    """The points of every codec and the verdicts, for each gradient and a part of it as large as one convolution."""
+    dense = {name: flat(array) for name, array in arrays.items()}
     dense |= {f"{name}, one convolution": busiest(x) for name, x in dense.items()}
     jobs = [*others(), *((OURS, f"{OURS}(error={level})") for level in (*LEVELS, *FURTHER))]
     with measure.progress(len(dense) * len(jobs)) as advance:
@@ -82,7 +83,7 @@ def _point(item: Input, curve: str, text: str, advance: Advance) -> dict[str, An
 
 
 def _verdict(points: list[dict[str, Any]], level: float) -> dict[str, Any]:
-    """The cheapest with at most this error, ours and among the others."""
+    """The smallest size with at most this error: of `entropy`, and of all other codecs."""
     within = [point for point in points if point["error"] <= level]
     ours = min((point for point in within if point["curve"] == OURS), key=lambda point: point["bits"])
     other = min((point for point in within if point["curve"] != OURS), key=lambda point: point["bits"])

@@ -1,4 +1,4 @@
-"""`sparsewire bench train`: a training step with and without compression, in turns, and where the time goes."""
+"""`sparsewire bench train`: time of a training step with and without compression, interleaved, and time by stage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..scheme import scheme
 from . import measure
 from .arguments import TRAIN_SCHEME
-from .ranks import Place, run_ranks
+from .launch import Place, launch_ranks
 from .tables import number, publish, table
 
 SCHEME = TRAIN_SCHEME
@@ -21,52 +21,52 @@ PLAIN, COMPRESSED, FP16, POWERSGD = "plain DDP", "sparsewire", "fp16 hook", "Pow
 PEERS: dict[str, dict[str, Any]] = {FP16: {"hook": "fp16"}, POWERSGD: {"hook": "powersgd"}}
 CODING, SELECT = ("encode", "decode"), "select"
 TARGET_CODING = 0.2
-BLOCK = 5  # steps of one way before the next has its turn
+BLOCK = 5  # steps of one arm before the next arm runs
 
 
 def main(args: argparse.Namespace) -> int:
-    scheme(args.scheme)  # a mistake is told at once, not by a rank
+    scheme(args.scheme)  # an error is reported here, before any rank starts
     rounds = max(1, round(args.steps / BLOCK))
     steps = min(args.steps, BLOCK)
     result = run(
-        MODELS[args.model_size], arms(args.scheme), [Place()] * args.ranks, warmup=3, steps=steps, rounds=rounds
+        MODELS[args.model_size], choose_arms(args.scheme), [Place()] * args.ranks, warmup=3, steps=steps, rounds=rounds
     )
     result = {"model": args.model_size, "scheme": args.scheme, **result}
     publish(show(result), result, args.json)
     return 0
 
 
-def arms(plan: str, peers: bool = False) -> dict[str, dict[str, Any]]:
+def choose_arms(plan: str, peers: bool = False) -> dict[str, dict[str, Any]]:
     ours = {PLAIN: {"hook": "none"}, COMPRESSED: {"hook": "sparsewire", "scheme": plan}}
     return {**ours, **(PEERS if peers else {})}
 
 
 def run(
     sizes: Sequence[int],
-    ways: Mapping[str, Mapping[str, Any]],
+    arms: Mapping[str, Mapping[str, Any]],
     places: Sequence[Place],
     warmup: int | Mapping[str, int],
     steps: int | Mapping[str, int],
     rounds: int = 1,
     limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Every way's step times, bytes and stages; warmup and steps are for all ways, or by the way's name."""
+    """Step times, bytes and stages of every arm; warmup and steps are for all arms, or by the arm's name."""
     if not measure.has("torch"):
         raise InputError("this needs torch: pip install torch")
-    first, counted = ({name: n if isinstance(n, int) else n[name] for name in ways} for n in (warmup, steps))
-    order = {"arms": ways, "sizes": sizes, "batch": BATCH, "warmup": first, "steps": counted, "rounds": rounds}
+    first, counted = ({name: n if isinstance(n, int) else n[name] for name in arms} for n in (warmup, steps))
+    order = {"arms": arms, "sizes": sizes, "batch": BATCH, "warmup": first, "steps": counted, "rounds": rounds}
     total = sum(first.values()) + rounds * sum(counted.values())
     with measure.progress(total) as advance:
-        found = run_ranks(
+        found = launch_ranks(
             "sparsewire.lab.jobs:time_steps", order, places, lambda event: advance(event["arm"]), limit=limit
         )
     facts = {"ranks": len(places), "batch": BATCH, "parameters": found[0]["parameters"]}
-    rows = {name: _row([one["arms"][name] for one in found]) for name in ways}
+    rows = {name: _row([one["arms"][name] for one in found]) for name in arms}
     return {"machine": measure.machine(), **facts, "arms": {name: _against(row, rows) for name, row in rows.items()}}
 
 
 def _row(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Medians of the steps; every step ends for all ranks at once, so their mean is as good as any."""
+    """Medians over the steps of the mean over the ranks, which all end a step at the same time."""
     by_step = [statistics.fmean(step) for step in zip(*(report["seconds"] for report in reports), strict=True)]
     names = reports[0]["stages"]
     stages = {name: 1e3 * statistics.fmean(report["stages"].get(name, 0.0) for report in reports) for name in names}
@@ -85,7 +85,7 @@ def _against(row: dict[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict
 
 
 def _coding_share(stages: Mapping[str, float]) -> float | None:
-    """What encode and decode cost for each second of select."""
+    """Time of encode and decode relative to select."""
     return sum(stages.get(name, 0.0) for name in CODING) / stages[SELECT] if stages.get(SELECT) else None
 
 
@@ -100,9 +100,9 @@ def show(result: Mapping[str, Any]) -> str:
     return "\n\n".join([*parts, _verdict(ours["coding_share"])])
 
 
-def steps_table(ways: Mapping[str, Mapping[str, Any]]) -> str:
+def steps_table(arms: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [[name, number(row["step_ms"], 1), number(row["times_faster"]), f"{row['bytes']:,.0f}",
-             number(row["times_fewer_bytes"], 1)] for name, row in ways.items()]  # fmt: skip
+             number(row["times_fewer_bytes"], 1)] for name, row in arms.items()]  # fmt: skip
     return table(["", "step ms", "× faster", "bytes sent per rank and step", "× fewer"], rows)
 
 

@@ -12,25 +12,25 @@ from ..errors import InputError
 from ..scheme import scheme as read_scheme
 from . import measure
 from .arguments import TRAIN_SCHEME
-from .ranks import Event, Place, run_ranks
+from .launch import Event, Place, launch_ranks
 from .tables import publish, table
 
 SCHEME = TRAIN_SCHEME
-SCHEDULE = ((5, 0.25), (10, 0.0625))  # step until, ratio: then the scheme's own
+SCHEDULE = ((5, 0.25), (10, 0.0625))  # (until step, ratio); then the scheme's own ratio
 PLAIN, COMPRESSED = "plain DDP", "sparsewire"
 RANKS = 2
 STEPS, RATE = 250, 0.1
 
 
 def main(args: argparse.Namespace) -> int:
-    read_scheme(args.scheme)  # a mistake is told at once, not by a rank
+    read_scheme(args.scheme)  # an error is reported here, before any rank starts
     result = run(args.steps, args.seed, args.scheme, hidden=[args.hidden] * 2)
     picture = _draw(result, args.output)
     publish(f"{show(result)}\n\n{picture}", result, args.json)
     return 0
 
 
-def arms(scheme: str, schedule: Sequence[tuple[int, float]] | None = SCHEDULE) -> dict[str, dict[str, Any]]:
+def choose_arms(scheme: str, schedule: Sequence[tuple[int, float]] | None = SCHEDULE) -> dict[str, dict[str, Any]]:
     return {PLAIN: {"hook": "none"}, COMPRESSED: {"hook": "sparsewire", "scheme": scheme, "ratio_schedule": schedule}}
 
 
@@ -46,9 +46,9 @@ def run(
     """Both trainings on two ranks of this machine: a summary of each, and its loss, seconds and bytes step by step."""
     _require("torch", "scikit-learn" if data == "digits" else "torch")
     settings = {"data": data, "steps": steps, "seed": seed, "hidden": hidden, "batch": batch, "rate": rate}
-    order = {"arms": arms(scheme), **settings}
+    order = {"arms": choose_arms(scheme), **settings}
     with measure.progress(steps) as advance:
-        found = run_ranks("sparsewire.lab.jobs:train", order, [Place()] * RANKS, lambda event: advance(_line(event)))
+        found = launch_ranks("sparsewire.lab.jobs:train", order, [Place()] * RANKS, lambda event: advance(_line(event)))
     facts = {"parameters": found[0]["parameters"], "test": found[0]["test"], "ranks": RANKS, "scheme": scheme}
     curves = {name: _curves([one["arms"][name] for one in found]) for name in (PLAIN, COMPRESSED)}
     summary = {name: _summary(curve, found[0]["arms"][name]["accuracy"]) for name, curve in curves.items()}
@@ -98,7 +98,7 @@ def _cells(name: str, facts: dict[str, float], plain: dict[str, float]) -> list[
 
 
 def _draw(result: dict[str, Any], path: Path) -> str:
-    """The picture, or what it would take; and a sentence about it."""
+    """Draws the picture if matplotlib is installed; a line for the report."""
     if not measure.has("matplotlib"):
         return "no picture: pip install matplotlib"
     from .picture import draw_training

@@ -1,4 +1,4 @@
-"""Timing on a machine that is shared and noisy: everything in turns, the minimum counts."""
+"""Timing on a shared, noisy machine: cases are interleaved, and the minimum is reported."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def interleaved(
 ) -> dict[str, float]:
     """Least seconds of each run over `repeat` rounds of bursts; a slow one is called once a round.
 
-    Everything is called once before it counts: a first call can take ten times as long (page faults), and a baseline
-    that is measured cold makes whatever it is compared with look better than it is.
+    Each is called once beforehand without timing: a first call can take ten times as long (page faults), and a cold
+    baseline would make the others look better than they are.
     """
     best = dict.fromkeys(runs, float("inf"))
     for turn in range(repeat):
@@ -42,7 +42,7 @@ def interleaved(
 
 
 def least(run: Run, calls: int = CALLS) -> float:
-    """Least seconds of a burst: so many calls and 20 ms at least, so that short runs find warm caches."""
+    """Least seconds of a burst of at least `calls` calls and 20 ms, so that short runs find warm caches."""
     best, end = float("inf"), time.perf_counter() + BURST
     while calls > 0 or time.perf_counter() < end:
         start = time.perf_counter()
@@ -57,7 +57,7 @@ def has(package: str) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """What a timing depends on."""
+    """Hardware and software versions, which timings depend on."""
     native = kernels.native() if kernels.backend() == "native" else None
     return {
         "cpu": _cpu(),
@@ -133,16 +133,16 @@ def _plain_line(total: int) -> Iterator[Advance]:
 
 
 def noise(count: int, seed: int = 0) -> Array:
-    """Standard normal float32: what a gradient's noise looks like at best."""
+    """Standard normal float32."""
     return np.random.default_rng(seed).standard_normal(count, np.float32)
 
 
 def uniform_indices(numel: int, count: int, seed: int = 0) -> Array:
-    """`count` of `numel` indices, ascending, every set as likely as every other."""
+    """`count` of `numel` indices, ascending, drawn uniformly without replacement."""
     chosen = np.random.default_rng(seed).choice(numel, count, replace=False, shuffle=False)
     return np.sort(chosen).astype(kernels.index_dtype(numel))
 
 
 def share(ratio: float, numel: int) -> int:
-    """How many entries a ratio of `numel` is, at least one."""
+    """The number of entries that a ratio of `numel` selects, at least one."""
     return min(numel, max(1, round(ratio * numel)))

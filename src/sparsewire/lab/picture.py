@@ -24,7 +24,7 @@ CURVES = {
     "bfloat16": "#999999",
 }
 MARKERS = "osdv^<*P"
-STEPS = 10  # the loss of one batch is noise: a line is the mean of so many
+STEPS = 10  # losses are drawn as a moving mean over so many steps
 
 
 def draw_training(result: dict[str, Any], path: Path) -> None:
@@ -77,7 +77,7 @@ def _draw_rates(axes: Axes, points: list[dict[str, Any]]) -> None:
 
 
 def _front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that no other beats in both; least error first."""
+    """The Pareto front of (error, bits), by ascending error."""
     kept: list[tuple[float, float]] = []
     for error, bits in sorted(points):
         if not kept or bits < kept[-1][1]:

@@ -1,4 +1,4 @@
-"""Text tables and JSON: how every command says what it found."""
+"""Text tables and JSON files: the output of every command."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Whole or not at all: written beside its place under another name, then moved there."""
+    """Writes the file atomically: to a temporary file in the same directory, which then replaces it."""
     place = Path(os.path.realpath(path))
     try:
         if place.exists() and not (place.is_file() or place.is_dir()):
-            with open(place, "wb") as device:  # /dev/null must stay what it is
+            with open(place, "wb") as device:  # a device such as /dev/null is written to, not replaced
                 write(device)
         else:
             _write_beside(place, write)
@@ -62,7 +62,7 @@ def _write_beside(place: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _mode(path: Path) -> int:
-    """What an ordinary `open` would leave: the mode of the file that is replaced, or the umask's."""
+    """The mode that `open` would leave: that of the replaced file, or what the umask allows."""
     if path.exists():
         return path.stat().st_mode & 0o777
     umask = os.umask(0)

@@ -6,6 +6,7 @@ process, after each has made the directory, so each rank writes its own file the
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +21,24 @@ from .link import Link
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+elif find_spec("accelerate") is None:
+    raise ImportError("sparsewire.torch.accelerate needs Accelerate: pip install accelerate")
 
 HANDLES = "_sparsewire_state_hooks"
 
 
 def attach_accelerate(accelerator: Accelerator, model: torch.nn.Module, scheme: Spec, **settings: Any) -> Link:
-    """Attaches to a model that `accelerator.prepare` returned. `settings` are those of `attach`.
+    """Attaches to a model that `accelerator.prepare` returned.
+
+    `settings` are those of `attach`; `scaler` is by default the accelerator's (`mixed_precision="fp16"`), so that
+    residuals follow the loss scale.
 
     From then on `accelerator.save_state(folder)` and `load_state(folder)` save and load every rank's own state in
     `folder/sparsewire` (for a second model `folder/sparsewire_1`, and so on). Call the link's `detach()` before
     `accelerator.end_training()`.
     """
     place, wrapped = _prepared(accelerator, model)
-    link = attach(wrapped, scheme, **settings)
+    link = attach(wrapped, scheme, **{"scaler": accelerator.scaler, **settings})
     name = f"sparsewire_{place}" if place else "sparsewire"
     for handle in getattr(wrapped, HANDLES, ()):  # of a link that was detached
         handle.remove()
@@ -53,5 +59,11 @@ def _prepared(accelerator: Accelerator, model: torch.nn.Module) -> tuple[int, Di
                 return place, wrapped
     raise InputError(
         f"attach_accelerate needs the model that accelerator.prepare returned, wrapped in DistributedDataParallel; "
-        f"{type(model).__name__} is not it ({accelerator.num_processes} processes, {accelerator.distributed_type})"
+        f"{type(model).__name__} is not it ({_processes(accelerator)})"
     )
+
+
+def _processes(accelerator: Accelerator) -> str:
+    if accelerator.num_processes == 1:
+        return "there is one process; on CPU, start more with torchrun: `accelerate launch --cpu` starts only one"
+    return f"{accelerator.num_processes} processes, {accelerator.distributed_type}"

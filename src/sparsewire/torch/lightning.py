@@ -10,6 +10,7 @@ import io
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,19 +26,23 @@ from .link import Link
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 else:
-    # Two names of the same package; the one that the user has imported already is the one whose Trainer will run.
-    _NAMES = sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules)
-    try:
-        Callback = importlib.import_module(_NAMES[0]).Callback
-    except ModuleNotFoundError:
-        Callback = importlib.import_module(_NAMES[1]).Callback
+
+    def _callback() -> type:
+        """Lightning has two package names; the one that the user has imported already is the one whose Trainer runs."""
+        for name in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
+            if find_spec(name.partition(".")[0]) is not None:
+                return importlib.import_module(name).Callback
+        raise ImportError("sparsewire.torch.lightning needs Lightning: pip install lightning")
+
+    Callback = _callback()
 
 
 class SparsewireCallback(Callback):
     """Attaches when fitting starts, logs bytes, keeps every rank's state in the checkpoint, detaches at the end.
 
     `Trainer(strategy="ddp", callbacks=[SparsewireCallback("topk(1%) | indices=rice | values=qsgd(bits=7)")])`;
-    `settings` are those of `attach`. `link` is there from the start of `fit`, and can still be read after its end.
+    `settings` are those of `attach`; `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so
+    that residuals follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
 
     Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. An exception does not
     detach: that waits for all ranks, and those that did not fail are still waiting for this one.
@@ -62,7 +67,7 @@ class SparsewireCallback(Callback):
         if not isinstance(model, DistributedDataParallel):
             kind = type(trainer.strategy).__name__
             raise InputError(f'SparsewireCallback needs Trainer(strategy="ddp"); {kind} does not wrap the model in DDP')
-        self.link = attach(model, self._scheme, **self._settings)
+        self.link = attach(model, self._scheme, **{"scaler": _scaler(trainer), **self._settings})
         if self._resume is not None:
             _restore(self.link, self._resume)
             self._resume = None
@@ -84,6 +89,11 @@ class SparsewireCallback(Callback):
         self._resume = None
         if stage == "fit" and self.link is not None:
             self.link.detach()
+
+
+def _scaler(trainer: Trainer) -> torch.amp.GradScaler | None:
+    """The GradScaler of mixed precision in float16; other precisions have none."""
+    return getattr(trainer.strategy.precision_plugin, "scaler", None)
 
 
 def _restore(link: Link, states: Sequence[State]) -> None:

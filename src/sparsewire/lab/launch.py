@@ -1,4 +1,7 @@
-"""Ranks as processes of this machine: started, listened to, always ended. `lab/rank.py` is what each of them runs."""
+"""Starts one process per rank on this machine, collects their results, and always ends them.
+
+Each process runs `lab/worker.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs: words before its command (`ip netns exec …`), and the network interface it uses."""
+    """Where a rank runs: a prefix for its command (`ip netns exec …`), and the network interface that it uses."""
 
     prefix: tuple[str, ...] = ()
     interface: str | None = LOOPBACK
@@ -33,65 +36,65 @@ class RankError(SparsewireError):
     """A rank ended without a result."""
 
 
-def run_ranks(
+def launch_ranks(
     job: str,
     settings: Mapping[str, Any],
     places: Sequence[Place],
     on_event: Callable[[Event], None] = lambda event: None,
     limit: float = 600.0,
 ) -> list[Any]:
-    """`module:function` of a `Stage` and the settings, on one process per place; their results, in rank order.
+    """Calls `module:function` with a `Worker` and the settings in one process per place; the results, in rank order.
 
-    What rank 0 emits goes to `on_event` meanwhile. Whatever happens, no process is left when this returns or raises.
+    Events that rank 0 emits are passed to `on_event` as they arrive. No process is left when this returns or raises.
     """
-    children: list[Child] = []
-    heard: Heard = queue.SimpleQueue()
+    processes: list[WorkerProcess] = []
+    events: Events = queue.SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="sparsewire-", ignore_cleanup_errors=True) as folder:
         order = json.dumps({"job": job, "settings": settings, "size": len(places), "store": f"{folder}/store"})
         try:
             for rank, place in enumerate(places):
-                children.append(Child(rank, len(places), place, order, Path(folder), heard))
-            return _listen(children, heard, on_event, limit)
+                processes.append(WorkerProcess(rank, len(places), place, order, Path(folder), events))
+            return _collect(processes, events, on_event, limit)
         finally:
-            for child in children:
-                child.end()
+            for process in processes:
+                process.end()
 
 
-Heard = queue.SimpleQueue[tuple[int, Event | None]]
+Events = queue.SimpleQueue[tuple[int, Event | None]]
 
 
-class Child:
-    """One rank's process. It says lines of JSON, and leaves when its standard input closes: with us, however we go."""
+class WorkerProcess:
+    """One rank's process. It prints lines of JSON, and exits when its standard input closes, so never outlives us."""
 
-    def __init__(self, rank: int, size: int, place: Place, order: str, folder: Path, heard: Heard) -> None:
-        self.rank, self._heard, self._errors = rank, heard, folder / f"stderr {rank}"
+    def __init__(self, rank: int, size: int, place: Place, order: str, folder: Path, events: Events) -> None:
+        self.rank, self._events, self._errors = rank, events, folder / f"stderr {rank}"
         with open(self._errors, "wb") as errors:
             self._process = subprocess.Popen(
-                [*place.prefix, sys.executable, "-m", f"{__package__}.rank", str(rank), order],
+                [*place.prefix, sys.executable, "-m", f"{__package__}.worker", str(rank), order],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=_environment(size, place),
             )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def _listen(self) -> None:
+    def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(b"{"):  # whatever is before its command may print as well
-                self._heard.put((self.rank, json.loads(line)))
-        self._heard.put((self.rank, None))
+            if line.startswith(b"{"):  # a command prefix may print as well
+                self._events.put((self.rank, json.loads(line)))
+        self._events.put((self.rank, None))
 
-    def complaint(self) -> str:
-        """The last line that it wrote to its standard error, or how it ended: a crash says nothing."""
+    def failure(self) -> str:
+        """The last line of its standard error; its exit status if it wrote none, as after a crash."""
         lines = self._errors.read_text(errors="replace").strip().splitlines()
         return lines[-1].removeprefix(f"[rank{self.rank}]: ") if lines else f"exit status {self._process.wait()}"
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._listener.join()
+        self._reader.join()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
@@ -104,18 +107,20 @@ def _environment(size: int, place: Place) -> dict[str, str]:
     return {**os.environ, **ours, **({"GLOO_SOCKET_IFNAME": place.interface} if place.interface else {})}
 
 
-def _listen(children: list[Child], heard: Heard, on_event: Callable[[Event], None], limit: float) -> list[Any]:
+def _collect(
+    processes: list[WorkerProcess], events: Events, on_event: Callable[[Event], None], limit: float
+) -> list[Any]:
     results: dict[int, Any] = {}
     deadline = time.monotonic() + limit
-    while len(results) < len(children):
+    while len(results) < len(processes):
         try:
-            rank, event = heard.get(timeout=max(0.01, deadline - time.monotonic()))
+            rank, event = events.get(timeout=max(0.01, deadline - time.monotonic()))
         except queue.Empty:
             raise RankError(f"the ranks did not finish in {limit:g} s") from None
         if event is None and rank not in results:
-            raise RankError(f"rank {rank} failed: {children[rank].complaint()}")
+            raise RankError(f"rank {rank} failed: {processes[rank].failure()}")
         if event is not None and "result" in event:
             results[rank] = event["result"]
         elif event is not None and rank == 0:
             on_event(event)
-    return [results[rank] for rank in range(len(children))]
+    return [results[rank] for rank in range(len(processes))]

@@ -1,4 +1,4 @@
-"""What a rank of `lab/ranks.py` runs: `python -m sparsewire.lab.rank RANK ORDER`, ORDER being JSON."""
+"""The process of one rank, started by `lab/launch.py`: `python -m sparsewire.lab.worker RANK ORDER`, ORDER in JSON."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ BYTES_SENT = 200  # where Linux's tcp_info has tcpi_bytes_sent
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What a job knows of its rank, and how it speaks to the process that started it."""
+class Worker:
+    """A job's rank, the number of ranks, and the channel to the process that launched it."""
 
     rank: int
     size: int
-    answers: TextIO
+    output: TextIO
 
     def emit(self, **event: Any) -> None:
-        print(json.dumps(event), file=self.answers, flush=True)
+        print(json.dumps(event), file=self.output, flush=True)
 
 
 def wire_bytes() -> int | None:
-    """Bytes that this process has sent over TCP, as the kernel counts them; None where it does not say."""
+    """Bytes that this process has sent over TCP, as counted by the kernel; None where there is no such count."""
     folder = Path("/proc/self/fd")
     if not folder.exists():
         return None
@@ -54,26 +54,26 @@ def _sent(fd: int) -> int:
     except (OSError, struct.error):  # not TCP
         return 0
     finally:
-        found.detach()  # it is gloo's: left open
+        found.detach()  # the socket is gloo's and stays open
 
 
 def main(rank: int, order: dict[str, Any]) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a job prints must not come between the answers
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a job's own prints must not mix with the JSON
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     size, store = order["size"], f"file://{order['store']}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=LIMIT)
     module, name = order["job"].split(":")
-    stage = Stage(rank, size, answers)
-    result = getattr(importlib.import_module(module), name)(stage, **order["settings"])
+    worker = Worker(rank, size, output)
+    result = getattr(importlib.import_module(module), name)(worker, **order["settings"])
     dist.barrier()
     dist.destroy_process_group()
-    stage.emit(result=result)
+    worker.emit(result=result)
 
 
 def _follow_parent() -> None:
-    """Nothing is ever written to our standard input: it ends when the process that started us does."""
+    """Exits with the launching process: our standard input, to which nothing is written, then closes."""
     while os.read(0, 1):
         pass
     os._exit(1)
