@@ -30,7 +30,7 @@ def sparse(numel: int, dtype: str = "float32") -> sw.Sparse:
 
 PLAIN = numbers()
 WIDE = 2**40 + 5
-ODD = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
+SPOILED = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
 # name: (scheme, input, dtype)
 RECIPES: dict[str, tuple[str, Any, str]] = {
     **{
@@ -85,9 +85,9 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "fit_dexp_rank_bits": ("topk(60%) | values=fit_dexp(rank_bits=3)", PLAIN, "float32"),
     "fit_poly_one_sign": ("nonzero | values=fit_poly(segments=2)", np.abs(PLAIN), "float64"),
     "fit_dexp_one_sign": ("nonzero | indices=raw | values=fit_dexp", -np.abs(PLAIN), "float64"),
-    "fit_poly_not_finite": ("nonzero | values=fit_poly(degree=1)", ODD, "float32"),
-    "fit_poly_not_finite_raw": ("nonzero | indices=raw | values=fit_poly(degree=1)", ODD, "float32"),
-    "fit_dexp_not_finite": ("nonzero | values=fit_dexp", ODD, "float32"),
+    "fit_poly_not_finite": ("nonzero | values=fit_poly(degree=1)", SPOILED, "float32"),
+    "fit_poly_not_finite_raw": ("nonzero | indices=raw | values=fit_poly(degree=1)", SPOILED, "float32"),
+    "fit_dexp_not_finite": ("nonzero | values=fit_dexp", SPOILED, "float32"),
     "chain_fit_poly_deflate": ("topk(60%) | values=fit_poly(rank_bits=4)+deflate", PLAIN, "float32"),
     **{
         f"bloom_{policy}_{layout}": (

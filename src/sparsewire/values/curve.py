@@ -1,7 +1,7 @@
 """What the curve-fitting codecs share: values sorted into curves, a section around them, and the map back.
 
 Where this differs from DeepReduce (arXiv 2102.03112): the map travels at ⌈log2 n⌉ bits a value (the authors' code sends
-64), or coarser, or not at all where the index codec can carry the order; values that are not finite travel as they are.
+64), or coarser, or not at all where the index codec can carry the order; non-finite values travel as they are.
 """
 
 from __future__ import annotations
@@ -117,45 +117,45 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a section's curves lie, and the numbers that are on none."""
+    """How many values each curve has; the non-finite values, which are on none, and their places."""
 
     sides: tuple[int, int]
     places: Array
-    odd: Array
+    non_finite: Array
 
     def write(self, ctx: Context) -> bytes:
         places = kernels.pack_bits(self.places.astype(np.uint32), max(0, ctx.count - 1).bit_length())
-        return join(varint(self.sides[0]), varint(self.odd.size), places, self.odd)
+        return join(varint(self.sides[0]), varint(self.non_finite.size), places, self.non_finite)
 
     @classmethod
     def read(cls, reader: Reader, ctx: Context) -> Head:
-        first, odd = reader.varint(), reader.varint()
-        if first + odd > ctx.count:
-            raise ValueError(f"{first} + {odd} values, the frame has {ctx.count}")
+        first, others = reader.varint(), reader.varint()
+        if first + others > ctx.count:
+            raise ValueError(f"{first} + {others} values, the frame has {ctx.count}")
         width, dtype = max(0, ctx.count - 1).bit_length(), work_dtype(ctx.dtype)
-        places = kernels.unpack_bits(array(reader.take((odd * width + 7) // 8)), width, odd)
-        numbers = array(reader.take(odd * dtype.itemsize), dtype.str)
-        if odd and not (places[-1] < ctx.count and (places[1:] > places[:-1]).all()):
-            raise ValueError("the places of what is not finite do not ascend below the count")
+        places = kernels.unpack_bits(array(reader.take((others * width + 7) // 8)), width, others)
+        numbers = array(reader.take(others * dtype.itemsize), dtype.str)
+        if others and not (places[-1] < ctx.count and (places[1:] > places[:-1]).all()):
+            raise ValueError("the places of the non-finite values do not ascend below the count")
         if np.isfinite(numbers).any():
-            raise ValueError("a number that is sent as not finite is")
-        return cls((first, ctx.count - first - odd), places, numbers)
+            raise ValueError("a number that is sent as non-finite is finite")
+        return cls((first, ctx.count - first - others), places, numbers)
 
     def merge(self, finite: Array) -> Array:
         """All values in their places."""
-        if not self.odd.size:
+        if not self.non_finite.size:
             return finite
-        out = np.empty(finite.size + self.odd.size, finite.dtype)
+        out = np.empty(finite.size + self.non_finite.size, finite.dtype)
         mask = np.ones(out.size, bool)
         mask[self.places] = False
-        out[mask], out[self.places] = finite, self.odd
+        out[mask], out[self.places] = finite, self.non_finite
         return out
 
 
 class CurveCodec(ValueCodec):
     """Sorted magnitudes of each sign as a curve.
 
-    1. What is not finite is put aside, with its places.
+    1. Non-finite values are put aside, with their places.
     2. The rest is sorted: positives, then negatives, each from the largest magnitude down; each side is fitted.
     3. The map says for each value its rank, or the stretch of ranks that it lies in; nothing where entries are ordered.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..binary import Reader, from_short, join, to_short
+from ..binary import Reader, from_bf16, join, to_bf16
 from ..kernels import Array
 from .curve import CurveCodec, exponent_of, falling, scaled, take_coefficients, take_magnitudes
 
@@ -70,7 +70,7 @@ class Curve:
     @classmethod
     def fitted(cls, y: Array, rates: list[float], top: np.floating) -> Curve:
         """The factors that are best for the rates as rounded; y is scaled, `top` is the first as it is."""
-        rates = [from_short(to_short(min(max(rate, SMALLEST_RATE), LARGEST_RATE), nearest=True)) for rate in rates]
+        rates = [from_bf16(to_bf16(min(max(rate, SMALLEST_RATE), LARGEST_RATE), nearest=True)) for rate in rates]
         columns = [powers(rate, y.size) for rate in rates]
         factors = solve_least_squares(columns, y) or [math.inf]
         if sum(factors) > y[0]:
@@ -78,12 +78,12 @@ class Curve:
         return cls([*rounded(factors, top), 0.0][:2], [*rates, 0.0][:2])
 
     def write(self, dtype: np.dtype[np.floating]) -> bytes:
-        return join(np.array(self.factors, dtype), struct.pack("<HH", *map(to_short, self.rates)))
+        return join(np.array(self.factors, dtype), struct.pack("<HH", *map(to_bf16, self.rates)))
 
     @classmethod
     def read(cls, reader: Reader, dtype: np.dtype[np.floating]) -> Curve:
         factors = take_coefficients(reader, 2, dtype, float(np.finfo(dtype).max)).tolist()
-        rates = [from_short(short) for short in struct.unpack("<HH", reader.take(4))]
+        rates = [from_bf16(bits) for bits in struct.unpack("<HH", reader.take(4))]
         if not all(SMALLEST_RATE <= rate <= LARGEST_RATE for rate in rates):
             raise ValueError("a rate is larger than any fit gives")
         if not abs(factors[0] + factors[1]) <= float(np.finfo(dtype).max):
