@@ -212,9 +212,10 @@ def alphabet_args(draw: st.DrawFn) -> Args:
 def table_args(draw: st.DrawFn) -> Args:
     """Counts that are not all zero, and a resolution."""
     rng, size = np.random.default_rng(draw(seeds)), draw(st.integers(1, 96))
-    counts = (rng.random(size) ** draw(st.integers(1, 30)) * draw(st.sampled_from([2, 400, 2**40]))).astype(np.int64)
+    most, skew = draw(st.sampled_from([2, 400, 30_000, 2**33])), draw(st.integers(1, 30))
+    counts = (rng.random(size) ** skew * most).astype(np.int64)
     counts[rng.integers(0, size)] += 1
-    return counts, draw(st.integers(0, 2))
+    return counts, draw(st.integers(0, 3))
 
 
 def table_decode_args(args: Args) -> Args:
@@ -270,6 +271,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
     "frequency_table_encode": table_args(),
+    "frequency_table_resolution": table_args().map(lambda args: args[:1]),
     "gap_symbols": st.tuples(gap_lists() | integers()),
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),

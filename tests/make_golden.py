@@ -31,6 +31,10 @@ def sparse(numel: int, dtype: str = "float32") -> sw.Sparse:
 PLAIN = numbers()
 WIDE = 2**40 + 5
 SPOILED = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
+# Enough of few numbers for exact frequencies to be worth their bits.
+FEW = np.where(np.arange(1200) * 37 % 101 < 43, 1.0, 3.0)
+FEW[5::187], FEW[7::375] = 2.0, 4.0
+HOLES = np.where(np.arange(1200) % 401 == 9, NAN, np.where(np.arange(1200) % 5 == 2, 0.0, FEW))
 # name: (scheme, input, dtype)
 RECIPES: dict[str, tuple[str, Any, str]] = {
     **{
@@ -70,6 +74,8 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "entropy_signs": ("topk(100%) | indices=bitmap | values=entropy", np.where(PLAIN < 0, -0.7, 0.75), "float32"),
     "entropy_sign_only": ("topk(k=64) | indices=bitmap | values=entropy", (-1.0) ** np.arange(80) * 0.7, "float32"),
     "entropy_levels": ("topk(100%) | indices=bitmap | values=entropy", np.where(PLAIN < 0, -0.5, 0.75), "float32"),
+    "entropy_exact": ("topk(100%) | indices=bitmap | values=entropy(error=0.02)", FEW, "float16"),
+    "entropy_exact_holes": ("topk(100%) | indices=bitmap | values=entropy(error=0.02)", HOLES, "float16"),
     "entropy_few": ("topk(k=2) | values=entropy", PLAIN, "float16"),
     "entropy_not_finite": ("topk(k=40) | values=entropy", np.append(PLAIN, [NAN, -INF, 4e9, INF]), "float32"),
     **{

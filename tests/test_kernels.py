@@ -15,6 +15,7 @@ from strategies import make
 
 from sparsewire import kernels
 from sparsewire.kernels import reference
+from sparsewire.kernels.reference.frequency_table import _pack_exact
 
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
@@ -107,6 +108,11 @@ def test_native_refuses_what_the_reference_refuses(name: str) -> None:
     law()
 
 
+def exact_table(*frequencies: int) -> np.ndarray:
+    """As the encoder writes frequencies, whatever their sum."""
+    return _pack_exact(np.array(frequencies, np.int64))
+
+
 REFUSED: list[tuple[str, Args]] = [
     ("topk", (np.zeros(3, np.float32), 4)),
     ("topk", (np.zeros(3, np.float32), -1)),
@@ -154,11 +160,26 @@ REFUSED: list[tuple[str, Args]] = [
     ("frequency_table_encode", (np.zeros(5, np.int64), 1)),
     ("frequency_table_encode", (np.ones(97, np.int64), 1)),
     ("frequency_table_encode", (np.array([1, -1], np.int64), 1)),
-    ("frequency_table_encode", (np.ones(5, np.int64), 3)),
+    ("frequency_table_encode", (np.ones(5, np.int64), 4)),
+    ("frequency_table_encode", (np.full(2, 2**40, np.int64), 3)),
+    ("frequency_table_resolution", (np.zeros(5, np.int64),)),
+    ("frequency_table_resolution", (np.ones(97, np.int64),)),
+    ("frequency_table_resolution", (np.full(2, 2**40, np.int64),)),
     ("frequency_table_decode", (np.full(12, 255, np.uint8), 96, 1, 1)),
     ("frequency_table_decode", (np.ones(1, np.uint8), 1, 3, 1)),
     ("frequency_table_decode", (np.zeros(0, np.uint8), 0, 0, 1)),
     ("frequency_table_decode", (np.zeros(0, np.uint8), 2**40, 0, 1)),
+    ("frequency_table_decode", (np.zeros(0, np.uint8), 0, 0, 3)),
+    ("frequency_table_decode", (exact_table(4095), 1, 0, 3)),
+    ("frequency_table_decode", (exact_table(4097), 1, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2049), 2, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2048), 2, 0, 4)),
+    ("frequency_table_decode", (exact_table(2048, 2048), 1, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2048)[:-1], 2, 0, 3)),
+    ("frequency_table_decode", (np.append(exact_table(2048, 2048), np.zeros(1, np.uint8)), 2, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2048) | np.array([0, 0, 0, 0x80], np.uint8), 2, 0, 3)),
+    ("frequency_table_decode", (np.array([0, 0, 0, 8], np.uint8), 1, 0, 3)),
+    ("frequency_table_decode", (np.array([2], np.uint8), 1, 0, 3)),
 ]
 
 

@@ -9,9 +9,11 @@ import pytest
 from strategies import BACKENDS, DTYPES, make, same_bits, using, work
 
 import sparsewire as sw
+from sparsewire.binary import Reader
 from sparsewire.contract import Context
 from sparsewire.kernels.reference.alphabet import log2
 from sparsewire.values import QSGD, Chain, Entropy, Half, Quantile
+from sparsewire.values.entropy import LEVELS, MAGNITUDE, Section
 
 ERRORS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3]
 SIZES = [369, 2697, 30_000]
@@ -78,6 +80,38 @@ def test_it_is_near_the_entropy_of_its_own_bins(shape: str) -> None:
     body, approx = Entropy(0.05).encode(x, context(x))
     counts = np.unique(approx, return_counts=True)[1]
     assert 8 * len(body) <= 1.02 * float((counts * np.log2(x.size / counts)).sum()) + 400
+
+
+def normalised(counts: np.ndarray) -> np.ndarray:
+    """The frequencies out of 4096 that give these counts the fewest bits."""
+    shares = np.maximum(1, np.round(counts * 4096 / counts.sum())).astype(np.int64)
+    while (missing := 4096 - int(shares.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        gain = np.where(shares + step > 0, counts * np.log2(np.maximum(1, shares + step) / shares), -np.inf)
+        shares[np.argmax(gain)] += step
+    return shares
+
+
+def ideal(counts: np.ndarray) -> float:
+    """Bytes of rANS with exactly normalised counts: four states, a plain table of 12 bits a symbol, the symbols."""
+    counts = counts[counts > 0]
+    return 16 + (12 * counts.size + float((counts * (12 - np.log2(normalised(counts)))).sum())) / 8
+
+
+@pytest.mark.parametrize("error", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("size", [20_000, 100_000])
+@pytest.mark.parametrize("shape", ["laplace", "normal", "skewed", "dense"])
+def test_it_is_as_small_as_with_an_ideal_table_of_12_bits(shape: str, size: int, error: float) -> None:
+    x = values(shape, size)
+    body, approx = Entropy(error).encode(x, context(x))
+    if body[0] in (MAGNITUDE, LEVELS):
+        return
+    section = Section.read(Reader(memoryview(body)), size)
+    symbols = sw.kernels.rans_decode(section.stream, section.frequencies, size)
+    rest = len(body) - section.table.data.size - section.stream.size
+    assert len(body) <= 1.003 * (rest + ideal(np.bincount(symbols)))
+    every_bin = np.unique(approx, return_counts=True)[1]
+    assert len(body) <= 1.003 * (rest - section.extra.size + ideal(every_bin))
 
 
 # --- unusual inputs ----------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from .reference import (
     elias_fano_width,
     frequency_table_decode,
     frequency_table_encode,
+    frequency_table_resolution,
     from_bitmap,
     from_gaps,
     from_run_lengths,

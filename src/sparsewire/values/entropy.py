@@ -61,8 +61,9 @@ class FrequencyTable(NamedTuple):
     resolution: int
 
     @classmethod
-    def of(cls, counts: NDArray[np.int64], resolution: int) -> tuple[FrequencyTable, NDArray[np.uint32]]:
+    def of(cls, counts: NDArray[np.int64]) -> tuple[FrequencyTable, NDArray[np.uint32]]:
         """The table, and the frequencies that are decoded from it."""
+        resolution = kernels.frequency_table_resolution(counts)
         data, frequencies = kernels.frequency_table_encode(counts, resolution)
         here = [count > 0 for count in counts[:2].tolist()]
         outside = sum(1 << symbol for symbol, occurs in enumerate(here) if occurs)
@@ -180,7 +181,7 @@ def _quantized(
     quantizer: Quantizer, bin_indices: NDArray[np.int32], counts: NDArray[np.int64], ctx: Context
 ) -> tuple[bytes, Array]:
     *alphabet, symbol_counts = kernels.alphabet_fit(counts)
-    table, frequencies = FrequencyTable.of(symbol_counts, 1 if ctx.count < 4096 else 2)
+    table, frequencies = FrequencyTable.of(symbol_counts)
     symbols, extra = kernels.symbols_encode(bin_indices, *alphabet)
     stream = symbols[:0] if _single(frequencies) else kernels.rans_encode(symbols, frequencies)
     section = Section(Alphabet(*alphabet), quantizer, table, frequencies, stream, extra)
