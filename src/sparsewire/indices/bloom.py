@@ -1,4 +1,4 @@
-"""`bloom`: DeepReduce's Bloom filter (Xu et al., arXiv 2102.03112): lossy about which entries are sent, never silently.
+"""`bloom`: DeepReduce's Bloom filter (Xu et al., arXiv 2102.03112): lossy in which entries are sent.
 
 1. The entries go into a filter that takes about 1.44·log2(1/fpr) bits for each.
 2. Sender and receiver both ask the filter for every element and get the same positives: the entries, and by chance
@@ -32,7 +32,7 @@ MOST_NUMEL, MOST_BITS = 2**33, 2**32
 
 
 class Filter(NamedTuple):
-    """A section, read."""
+    """The fields of a section."""
 
     key: int
     policy: str
@@ -132,7 +132,7 @@ class Bloom(IndexCodec):
 
 
 def _affordable(numel: int, bits: int) -> bool:
-    """Whether asking for every element stays in proportion to the filter, which a receiver did not choose."""
+    """Whether the time to query every element is in proportion to the filter's size: a receiver's guard."""
     return bits <= MOST_BITS and numel <= min(MOST_NUMEL, 2**26 + 2**16 * bits)
 
 

@@ -70,8 +70,8 @@ from .reference import (
     unpack_uneven,
 )
 
-# What a backend must offer: all of `reference` but its helpers. The imports above give the names their types, `use`
-# puts the backend's functions behind them.
+# What a backend must offer: all functions of `reference` but its helpers. The imports above give the names their types,
+# `use` replaces them by the backend's functions.
 HELPERS = {
     "elias_fano_width",
     "huffman_codes",
@@ -89,7 +89,7 @@ threads = int(os.environ.get("SPARSEWIRE_THREADS", "1"))
 
 
 def native() -> ModuleType | None:
-    """The extension module, or None where it was not built, or was for another version of these files."""
+    """The extension module; None where it was not built, or was built from another version of the sources."""
     try:
         module = importlib.import_module("._native", __name__)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Dense-sized buffers that a thread keeps: fresh ones cost more in page faults than the work done in them."""
+"""Dense-sized buffers that a thread reuses: page faults of new ones cost more than the work done in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _kept = threading.local()
 
 
 def scratch(size: int, dtype: Any) -> Array:
-    """This thread's buffer of at least `size` elements, cut to size; it holds until the next call."""
+    """The first `size` elements of this thread's buffer; valid until its next call."""
     buffers: dict[str, Array] = _kept.__dict__.setdefault("buffers", {})
     name = np.dtype(dtype).str
     if name not in buffers or buffers[name].size < size:

@@ -35,8 +35,8 @@ def scaled(values: Array, exponent: int) -> Array:
 
 
 def falling(curve: Array) -> Array:
-    """The same curve of numbers ≥ 0, held at its lowest so far wherever it ascends; −0.0 becomes 0.0."""
-    # Their bits, as integers, are in the same order, and several times faster to compare.
+    """The running minimum of a curve of numbers ≥ 0; −0.0 becomes 0.0."""
+    # Their bits as integers have the same order, and are several times faster to compare.
     bits = np.abs(curve, out=curve).view(f"u{curve.itemsize}")
     return np.minimum.accumulate(bits, out=bits).view(curve.dtype)
 
@@ -47,7 +47,7 @@ def exponent_of(top: float) -> int:
 
 
 def take_magnitudes(reader: Reader, count: int, dtype: np.dtype[np.floating]) -> Array:
-    """Finite numbers without a sign that do not ascend."""
+    """Finite numbers ≥ 0 that do not ascend."""
     found = array(reader.take(count * dtype.itemsize), dtype.str)
     if np.signbit(found).any() or not np.isfinite(found).all() or (found[1:] > found[:-1]).any():
         raise ValueError("the ends of a curve ascend, or are no magnitudes")
@@ -63,14 +63,14 @@ def take_coefficients(reader: Reader, count: int, dtype: np.dtype[np.floating], 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of two curves, cut into stretches that a code of at most `bits` bits can name; none spans both."""
+    """The ranks of two curves, cut into at most 2^bits stretches, none of which spans both curves; a code names one."""
 
     sides: tuple[int, int]
     bits: int | None
 
     @property
     def stretch(self) -> int:
-        """The shortest that leaves few enough of them."""
+        """Ranks in a stretch: the fewest with which `bits` suffice."""
         if self.bits is None:
             return 1
         most = 2**self.bits
@@ -101,7 +101,7 @@ class Ranks:
         return np.repeat(np.arange(sizes.size, dtype=np.uint32), sizes)
 
     def table(self, curve: Array) -> Array:
-        """What every code stands for: the middle of its stretch."""
+        """The value of every code: the curve in the middle of its stretch."""
         if self.stretch == 1:
             return curve
         starts = self.starts()
@@ -159,7 +159,7 @@ class CurveCodec(ValueCodec):
     2. The rest is sorted: positives, then negatives, each from the largest magnitude down; each side is fitted.
     3. The map says for each value its rank, or the stretch of ranks that it lies in; nothing where entries are ordered.
 
-    A section's curves are drawn by the same code when encoding and decoding, from the same bytes.
+    The encoder evaluates the curves from the section's bytes, as the decoder does.
     """
 
     reorders = True

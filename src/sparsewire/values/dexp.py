@@ -1,7 +1,7 @@
 """`fit_dexp`: sorted values as the sum of two exponentials (Fit-DExp of DeepReduce, arXiv 2102.03112).
 
-Nothing here leaves the order of additions or the digits of an exponential to the machine: sums go one after the other,
-powers are products, systems are eliminated in Python's own floats.
+Results are the same on every machine: sums go one after the other, powers and exponentials are products, and linear
+systems are solved in Python's floats.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class FitDExp(CurveCodec):
 
 @dataclass(frozen=True)
 class Curve:
-    """Σ factor · e^(rate·x), one or two of them, as they travel."""
+    """Σ factor · e^(rate·x) of one or two terms, rounded as in the section."""
 
     factors: list[float]
     rates: list[float]
 
     @classmethod
     def fitted(cls, y: Array, rates: list[float], top: np.floating) -> Curve:
-        """The factors that are best for the rates as rounded; y is scaled, `top` is the first as it is."""
+        """The best factors for the rounded rates; y is scaled, `top` is its first number before scaling."""
         rates = [from_bf16(to_bf16(min(max(rate, SMALLEST_RATE), LARGEST_RATE), nearest=True)) for rate in rates]
         columns = [powers(rate, y.size) for rate in rates]
         factors = solve_least_squares(columns, y) or [math.inf]
@@ -97,7 +97,7 @@ class Curve:
 
 
 def rounded(factors: list[float], top: np.floating) -> list[float]:
-    """Scaled back to where `top` is, in its dtype; the largest gives way where their sum would be rounded above."""
+    """Scaled back, in the dtype of `top`; the largest is rounded down until their sum is at most `top`."""
     whole = scaled(np.array(factors), exponent_of(float(top))).astype(top.dtype)
     most = np.argmax(np.abs(whole))
     while top < whole.astype(np.float64).sum() < np.inf:
@@ -115,7 +115,7 @@ def starting_at(top: float, columns: list[Array], y: Array) -> list[float]:
 
 
 def candidates(y: Array) -> list[list[float]]:
-    """Rates to try: both, one, none."""
+    """Rates to try: none, one exponential, two."""
     step = 1.0 / (y.size - 1)
     x = np.arange(y.size) * step
     first = integral(y, step)

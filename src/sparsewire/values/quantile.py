@@ -88,7 +88,7 @@ def _even(first: int, last: int, parts: int) -> list[int]:
 
 
 def _mean(values: Array) -> float:
-    """Added one by one in float64, as multiples of the largest: no order to differ in, nothing to overflow."""
+    """Summed in order in float64, as multiples of the largest, so that nothing overflows."""
     top = float(max(abs(values[0]), abs(values[-1])))
     if top == 0:
         return 0.0

@@ -44,7 +44,7 @@ def add_finite(residual: Array, x: Array) -> None:
 
 
 def topk_sum(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
-    """`topk` of residual + x, which both stay as they are."""
+    """`topk` of residual + x; changes neither."""
     with np.errstate(all="ignore"):
         return topk(residual + x, k)
 

@@ -1,4 +1,4 @@
-"""Randomness, and quantization with it."""
+"""Counter-based random numbers, a keyed permutation, and stochastic quantization."""
 
 from __future__ import annotations
 
