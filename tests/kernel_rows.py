@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import KINDS, make, supports
 
 from sparsewire.kernels import reference
-from sparsewire.kernels.reference.lattice import LATTICE_ROWS, lattice_cells
+from sparsewire.kernels.reference.bins import ROWS, assign_bins
 
 Args = tuple[Any, ...]
 EDGES = [0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 512, 513, 1023, 1024, 1025]
@@ -22,7 +22,7 @@ widths = st.integers(0, 64)
 
 @st.composite
 def dense(draw: st.DrawFn, dtype: str | None = None, size: int | None = None) -> np.ndarray:
-    """A float array, now and then with entries that are not finite."""
+    """A float array, now and then with non-finite entries."""
     dtype = dtype or draw(st.sampled_from(["float32", "float64"]))
     size = draw(dense_sizes) if size is None else size
     x = make(draw(st.sampled_from(KINDS)), size, dtype, draw(seeds))
@@ -205,54 +205,55 @@ def fit_args(draw: st.DrawFn) -> Args:
 
 
 @st.composite
-def layout_args(draw: st.DrawFn) -> Args:
-    """What a grid counted, or a few counts anywhere."""
-    found = reference.lattice_fit(*draw(fit_args()))
+def alphabet_args(draw: st.DrawFn) -> Args:
+    """The counts of a quantizer, or a few counts anywhere."""
+    found = reference.quantizer_fit(*draw(fit_args()))
     if found and draw(st.booleans()):
         return (found[-1],)
-    rng, counts = np.random.default_rng(draw(seeds)), np.zeros(2 * LATTICE_ROWS, np.int64)
+    rng, counts = np.random.default_rng(draw(seeds)), np.zeros(2 * ROWS, np.int64)
     places = rng.integers(0, draw(st.sampled_from([2, 64, counts.size])), draw(st.integers(0, 40)))
     counts[places] = rng.integers(0, draw(st.sampled_from([2, 1000, 2**34])), places.size)
     return (counts,)
 
 
 @st.composite
-def ladder_args(draw: st.DrawFn) -> Args:
+def table_args(draw: st.DrawFn) -> Args:
     """Counts that are not all zero, and a resolution."""
     rng, size = np.random.default_rng(draw(seeds)), draw(st.integers(1, 96))
-    counts = (rng.random(size) ** draw(st.integers(1, 30)) * draw(st.sampled_from([2, 400, 2**40]))).astype(np.int64)
+    most, skew = draw(st.sampled_from([2, 400, 30_000, 2**33])), draw(st.integers(1, 30))
+    counts = (rng.random(size) ** skew * most).astype(np.int64)
     counts[rng.integers(0, size)] += 1
-    return counts, draw(st.integers(0, 2))
+    return counts, draw(st.integers(0, 3))
 
 
-def ladder_decode_args(args: Args) -> Args:
+def table_decode_args(args: Args) -> Args:
     counts, resolution = args
     here = counts[:2] > 0
     outside = sum(1 << place for place in here.nonzero()[0].tolist())
-    return reference.ladder_encode(*args)[0], counts.size - here.size + int(here.sum()), outside, resolution
+    return reference.frequency_table_encode(*args)[0], counts.size - here.size + int(here.sum()), outside, resolution
 
 
 @st.composite
-def codes(draw: st.DrawFn) -> np.ndarray:
+def bin_indices(draw: st.DrawFn) -> np.ndarray:
     start, scale = draw(st.sampled_from([0.0, 1e-40, 0.25, 1.5])), draw(st.sampled_from([1e-30, 1.0, 64.0]))
-    return lattice_cells(draw(dense()), start, scale)[0]
+    return assign_bins(draw(dense()), start, scale)[0]
 
 
 @st.composite
-def split_args(draw: st.DrawFn, least_precision: int = 0) -> Args:
-    return draw(codes()), draw(st.integers(0, 8)), draw(st.integers(least_precision, 3)), draw(st.integers(-1, 2))
+def symbols_args(draw: st.DrawFn, least_precision: int = 0) -> Args:
+    return draw(bin_indices()), draw(st.integers(0, 8)), draw(st.integers(least_precision, 3)), draw(st.integers(-1, 2))
 
 
-def join_args(args: Args) -> Args:
-    return *reference.lattice_split(*args), *args[1:]
+def symbols_decode_args(args: Args) -> Args:
+    return *reference.symbols_encode(*args), *args[1:]
 
 
 @st.composite
-def points_args(draw: st.DrawFn) -> Args:
-    dtype, cells = draw(st.sampled_from([np.float32, np.float64])), draw(codes())
+def reconstruct_args(draw: st.DrawFn) -> Args:
+    dtype, indices = draw(st.sampled_from([np.float32, np.float64])), draw(bin_indices())
     offsets = np.random.default_rng(draw(seeds)).integers(0, 256, draw(st.integers(1, 17)), dtype=np.uint8)
     start, unit, limit = (draw(st.sampled_from(some)) for some in ([0.0, 1e-40, 1.5], [1e-40, 0.01, 1e30], [9.0, 3e38]))
-    return np.zeros(cells.size, dtype), cells, start, unit, offsets, limit
+    return np.zeros(indices.size, dtype), indices, start, unit, offsets, limit
 
 
 @st.composite
@@ -270,38 +271,39 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "accumulate": accumulate_args(),
     "add_finite": topk_add_args().map(lambda args: args[:2]),
     "all_finite": st.tuples(dense()),
+    "alphabet_fit": alphabet_args(),
     "bitmap": small_supports,
     "bloom_build": bloom_args(),
     "bloom_conflicts": bloom_conflicts_args(),
     "chord_knots": knot_args(),
     "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
+    "frequency_table_encode": table_args(),
+    "frequency_table_resolution": table_args().map(lambda args: args[:1]),
     "gap_symbols": st.tuples(gap_lists() | integers()),
-    "huffman_lengths": st.builds(tallies, seeds, st.integers(1, 256), st.integers(1, 53)).map(lambda counts: (counts,)),
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),
-    "ladder_encode": ladder_args(),
-    "lattice_fit": fit_args(),
-    "lattice_layout": layout_args(),
-    "lattice_levels": fit_args(),
-    "lattice_points": points_args(),
-    "lattice_split": split_args(),
+    "huffman_lengths": st.builds(tallies, seeds, st.integers(1, 256), st.integers(1, 53)).map(lambda counts: (counts,)),
     "pack_bits": pack_bits_args(),
     "pack_deltas": st.tuples(st.builds(walks, seeds, sizes)),
     "pack_uneven": pack_uneven_args(),
     "permute": permute_args(),
     "poly_fit": poly_args(),
     "quantize": quantize_args(),
-    "rans_encode": rans_args(),
+    "quantizer_fit": fit_args(),
     "random_bits": st.tuples(keys, keys, sizes),
+    "rans_encode": rans_args(),
+    "reconstruct": reconstruct_args(),
     "rice_encode": rice_args,
     "row_norms": st.sampled_from([1, 2, 3, 8, 64]).flatmap(row_norms_args),
     "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
     "scatter": scatter_args(),
+    "symbols_encode": symbols_args(),
     "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-60, 1e-45, 0.5, 1.0, 1e30, np.inf])).map(threshold_args),
     "topk": topk_args(),
     "topk_add": topk_add_args(),
     "topk_sum": topk_add_args(),
+    "two_level_fit": fit_args(),
 }
 
 # What decoders are given: what an encoder wrote.
@@ -309,15 +311,15 @@ READERS: dict[str, st.SearchStrategy[Args]] = {
     "bloom_positives": bloom_args().map(bloom_positives_args),
     "dequantize": quantize_args().map(dequantize_args),
     "elias_fano_decode": supports().map(lambda s: (*reference.elias_fano_encode(*s), s[1], s[0].size)),
+    "frequency_table_decode": table_args().map(table_decode_args),
     "from_bitmap": small_supports.map(lambda s: (reference.bitmap(*s), s[1], s[0].size)),
     "from_gaps": supports().map(lambda s: (reference.gaps(s[0]), s[1])),
     "from_run_lengths": supports().map(lambda s: (*reference.run_lengths(s[0]), s[1], s[0].size)),
     "huffman_decode": gap_lists().map(huffman_parts).map(lambda p: (reference.huffman_encode(*p), p[1], p[0].size)),
-    "ladder_decode": ladder_args().map(ladder_decode_args),
-    "lattice_join": split_args(least_precision=1).map(join_args),
     "poly_eval": poly_args().map(poly_eval_args),
     "rans_decode": rans_args().map(lambda a: (reference.rans_encode(*a), a[1], a[0].size)),
     "rice_decode": rice_args.map(rice_decode_args),
+    "symbols_decode": symbols_args(least_precision=1).map(symbols_decode_args),
     "unpack_bits": unpack_bits_args(),
     "unpack_deltas": st.builds(walks, seeds, sizes).map(lambda w: (reference.pack_deltas(w), w.size)),
     "unpack_uneven": pack_uneven_args().map(lambda a: (reference.pack_uneven(*a), a[1])),

@@ -35,7 +35,11 @@ def table() -> sw.Sparse:
 
 PLAIN = numbers()
 WIDE = 2**40 + 5
-ODD = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
+SPOILED = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
+# Enough of few numbers for exact frequencies to be worth their bits.
+FEW = np.where(np.arange(1200) * 37 % 101 < 43, 1.0, 3.0)
+FEW[5::187], FEW[7::375] = 2.0, 4.0
+HOLES = np.where(np.arange(1200) % 401 == 9, NAN, np.where(np.arange(1200) % 5 == 2, 0.0, FEW))
 # name: (scheme, input, dtype)
 RECIPES: dict[str, tuple[str, Any, str]] = {
     **{
@@ -75,6 +79,8 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "entropy_signs": ("topk(100%) | indices=bitmap | values=entropy", np.where(PLAIN < 0, -0.7, 0.75), "float32"),
     "entropy_sign_only": ("topk(k=64) | indices=bitmap | values=entropy", (-1.0) ** np.arange(80) * 0.7, "float32"),
     "entropy_levels": ("topk(100%) | indices=bitmap | values=entropy", np.where(PLAIN < 0, -0.5, 0.75), "float32"),
+    "entropy_exact": ("topk(100%) | indices=bitmap | values=entropy(error=0.02)", FEW, "float16"),
+    "entropy_exact_holes": ("topk(100%) | indices=bitmap | values=entropy(error=0.02)", HOLES, "float16"),
     "entropy_few": ("topk(k=2) | values=entropy", PLAIN, "float16"),
     "entropy_not_finite": ("topk(k=40) | values=entropy", np.append(PLAIN, [NAN, -INF, 4e9, INF]), "float32"),
     **{
@@ -90,9 +96,9 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "fit_dexp_rank_bits": ("topk(60%) | values=fit_dexp(rank_bits=3)", PLAIN, "float32"),
     "fit_poly_one_sign": ("nonzero | values=fit_poly(segments=2)", np.abs(PLAIN), "float64"),
     "fit_dexp_one_sign": ("nonzero | indices=raw | values=fit_dexp", -np.abs(PLAIN), "float64"),
-    "fit_poly_not_finite": ("nonzero | values=fit_poly(degree=1)", ODD, "float32"),
-    "fit_poly_not_finite_raw": ("nonzero | indices=raw | values=fit_poly(degree=1)", ODD, "float32"),
-    "fit_dexp_not_finite": ("nonzero | values=fit_dexp", ODD, "float32"),
+    "fit_poly_not_finite": ("nonzero | values=fit_poly(degree=1)", SPOILED, "float32"),
+    "fit_poly_not_finite_raw": ("nonzero | indices=raw | values=fit_poly(degree=1)", SPOILED, "float32"),
+    "fit_dexp_not_finite": ("nonzero | values=fit_dexp", SPOILED, "float32"),
     "chain_fit_poly_deflate": ("topk(60%) | values=fit_poly(rank_bits=4)+deflate", PLAIN, "float32"),
     **{
         f"bloom_{policy}_{layout}": (

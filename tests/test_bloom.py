@@ -130,7 +130,7 @@ def test_ranks_keep_what_was_left_out(policy: str) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("policy", ["naive", "p0", "p1", "p2"])
-def test_what_is_not_finite_is_never_left_out(policy: str, bad: float) -> None:
+def test_non_finite_values_are_never_left_out(policy: str, bad: float) -> None:
     x = gradient(2000)
     for place in range(0, 2000, 97):
         spoilt = x.copy()

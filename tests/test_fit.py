@@ -144,15 +144,15 @@ def test_few_values_are_exact(codec: CurveCodec) -> None:
 
 
 @every_codec
-def test_what_is_not_finite_arrives_as_it_was(codec: CurveCodec) -> None:
+def test_non_finite_values_arrive_as_they_were(codec: CurveCodec) -> None:
     values = make("normal", 200, "float32")
     values[[3, 50, 199]] = np.inf, -np.inf, np.nan
     values.view(np.uint32)[77] = 0xFFC12345
-    odd = ~np.isfinite(values)
+    spoiled = ~np.isfinite(values)
     approx, _ = through(codec, values)
-    assert same_bits(approx[odd], values[odd])
-    assert same_bits(approx[~odd], through(codec, values[~odd])[0])
-    assert same_bits(through(codec, values[odd])[0], values[odd])
+    assert same_bits(approx[spoiled], values[spoiled])
+    assert same_bits(approx[~spoiled], through(codec, values[~spoiled])[0])
+    assert same_bits(through(codec, values[spoiled])[0], values[spoiled])
 
 
 # --- the map ---------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_stretch_lies_on_one_side_and_codes_have_few_bits(sides: tuple[int, in
 CURVE = np.linspace(2, 1, 40).astype(np.float32)
 SPOILS = {
     "more positives than values": lambda b: b.__setitem__(0, 41),
-    "more odd values than values": lambda b: b.__setitem__(1, 1),
+    "more non-finite values than values": lambda b: b.__setitem__(1, 1),
     "no segments": lambda b: b.__setitem__(2, 0),
     "more segments than bytes": lambda b: b.__setitem__(2, 127),
     "a short segment": lambda b: b.__setitem__(3, 1),

@@ -19,6 +19,7 @@ from strategies import make
 
 from sparsewire import kernels
 from sparsewire.kernels import reference
+from sparsewire.kernels.reference.frequency_table import _pack_exact
 
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
@@ -111,6 +112,11 @@ def test_native_refuses_what_the_reference_refuses(name: str) -> None:
     law()
 
 
+def exact_table(*frequencies: int) -> np.ndarray:
+    """As the encoder writes frequencies, whatever their sum."""
+    return _pack_exact(np.array(frequencies, np.int64))
+
+
 REFUSED: list[tuple[str, Args]] = [
     ("topk", (np.zeros(3, np.float32), 4)),
     ("topk", (np.zeros(3, np.float32), -1)),
@@ -149,21 +155,36 @@ REFUSED: list[tuple[str, Args]] = [
     ("dequantize", (np.array([8], np.uint32), np.ones(1, np.float32), 3, 512)),
     ("dequantize", (np.zeros(3, np.uint32), np.ones(1, np.float32), 3, 2)),
     ("permute", (np.array([5], np.uint64), 5, 0)),
-    ("lattice_fit", (np.ones(3, np.float32), 0.0)),
-    ("lattice_levels", (np.ones(3, np.float64), np.nan)),
-    ("lattice_layout", (np.ones(7, np.int64),)),
-    ("lattice_layout", (np.full(1220, -1, np.int64),)),
-    ("lattice_layout", (np.full(1220, 2**60, np.int64),)),
-    ("lattice_join", (np.array([255], np.uint8), np.zeros(4, np.uint8), 0, 1, 0)),
-    ("lattice_join", (np.array([2], np.uint8), np.zeros(4, np.uint8), 23, 1, 0)),
-    ("ladder_encode", (np.zeros(5, np.int64), 1)),
-    ("ladder_encode", (np.ones(97, np.int64), 1)),
-    ("ladder_encode", (np.array([1, -1], np.int64), 1)),
-    ("ladder_encode", (np.ones(5, np.int64), 3)),
-    ("ladder_decode", (np.full(12, 255, np.uint8), 96, 1, 1)),
-    ("ladder_decode", (np.ones(1, np.uint8), 1, 3, 1)),
-    ("ladder_decode", (np.zeros(0, np.uint8), 0, 0, 1)),
-    ("ladder_decode", (np.zeros(0, np.uint8), 2**40, 0, 1)),
+    ("quantizer_fit", (np.ones(3, np.float32), 0.0)),
+    ("two_level_fit", (np.ones(3, np.float64), np.nan)),
+    ("alphabet_fit", (np.ones(7, np.int64),)),
+    ("alphabet_fit", (np.full(1220, -1, np.int64),)),
+    ("alphabet_fit", (np.full(1220, 2**60, np.int64),)),
+    ("symbols_decode", (np.array([255], np.uint8), np.zeros(4, np.uint8), 0, 1, 0)),
+    ("symbols_decode", (np.array([2], np.uint8), np.zeros(4, np.uint8), 23, 1, 0)),
+    ("frequency_table_encode", (np.zeros(5, np.int64), 1)),
+    ("frequency_table_encode", (np.ones(97, np.int64), 1)),
+    ("frequency_table_encode", (np.array([1, -1], np.int64), 1)),
+    ("frequency_table_encode", (np.ones(5, np.int64), 4)),
+    ("frequency_table_encode", (np.full(2, 2**40, np.int64), 3)),
+    ("frequency_table_resolution", (np.zeros(5, np.int64),)),
+    ("frequency_table_resolution", (np.ones(97, np.int64),)),
+    ("frequency_table_resolution", (np.full(2, 2**40, np.int64),)),
+    ("frequency_table_decode", (np.full(12, 255, np.uint8), 96, 1, 1)),
+    ("frequency_table_decode", (np.ones(1, np.uint8), 1, 3, 1)),
+    ("frequency_table_decode", (np.zeros(0, np.uint8), 0, 0, 1)),
+    ("frequency_table_decode", (np.zeros(0, np.uint8), 2**40, 0, 1)),
+    ("frequency_table_decode", (np.zeros(0, np.uint8), 0, 0, 3)),
+    ("frequency_table_decode", (exact_table(4095), 1, 0, 3)),
+    ("frequency_table_decode", (exact_table(4097), 1, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2049), 2, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2048), 2, 0, 4)),
+    ("frequency_table_decode", (exact_table(2048, 2048), 1, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2048)[:-1], 2, 0, 3)),
+    ("frequency_table_decode", (np.append(exact_table(2048, 2048), np.zeros(1, np.uint8)), 2, 0, 3)),
+    ("frequency_table_decode", (exact_table(2048, 2048) | np.array([0, 0, 0, 0x80], np.uint8), 2, 0, 3)),
+    ("frequency_table_decode", (np.array([0, 0, 0, 8], np.uint8), 1, 0, 3)),
+    ("frequency_table_decode", (np.array([2], np.uint8), 1, 0, 3)),
 ]
 
 
@@ -210,7 +231,7 @@ def expected_topk(kind: str, dtype: str, k: int, spoil: bool) -> Any:
 
 @needs_native
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "not_finite"])
+@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", LARGE)
 def test_topk_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, isa: str) -> None:

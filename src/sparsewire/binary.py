@@ -77,10 +77,10 @@ class Reader:
         return number
 
 
-def to_short(number: float, nearest: bool = False) -> int:
-    """The upper half of a float32, rounded to the nearest or towards zero."""
+def to_bf16(number: float, nearest: bool = False) -> int:
+    """The 16 bits of a bf16 number, rounded to the nearest or towards zero."""
     return int(struct.unpack("<I", struct.pack("<f", number))[0]) + (nearest << 15) >> 16
 
 
-def from_short(bits: int) -> float:
+def from_bf16(bits: int) -> float:
     return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])

@@ -1,4 +1,4 @@
-"""Support ⇄ bytes."""
+"""Index codecs: the indices of the entries ⇄ bytes."""
 
 from .best import Best
 from .bitmap import Bitmap

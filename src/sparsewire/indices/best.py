@@ -1,4 +1,4 @@
-"""`best`: whichever codec is the smallest on these indices; the section says which it was."""
+"""`best`: the codec with the smallest section for these indices; the section names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .raw import RawIndices
 from .rice import Rice
 from .run_length import RunLength
 
-# In the order of preference where sizes are equal: the faster first. Frames name one by its id alone, so that its
+# Where sizes are equal, the first, which is the fastest, is taken. A frame has the chosen codec's id alone, so that the
 # settings here are part of the format.
 CANDIDATES: tuple[IndexCodec, ...] = (Rice(block=32), EliasFano(), Bitmap(), Huffman(), RunLength(), RawIndices())
 
@@ -25,7 +25,7 @@ CHUNK, CHUNKS = 256, 16
 
 
 def _sampled(indices: Array, ctx: Context) -> tuple[Array, Context]:
-    """Stretches of the gaps in place of all of them, so that choosing costs little beside encoding."""
+    """A sample of the gaps in contiguous chunks, so that choosing costs little beside encoding."""
     if indices.size <= 2 * CHUNK * CHUNKS:
         return indices, ctx
     starts = np.linspace(0, indices.size - CHUNK, CHUNKS).astype(np.int64)

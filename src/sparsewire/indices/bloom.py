@@ -1,4 +1,4 @@
-"""`bloom`: DeepReduce's Bloom filter (Xu et al., arXiv 2102.03112): lossy about which entries are sent, never silently.
+"""`bloom`: DeepReduce's Bloom filter (Xu et al., arXiv 2102.03112): lossy in which entries are sent.
 
 1. The entries go into a filter that takes about 1.44·log2(1/fpr) bits for each.
 2. Sender and receiver both ask the filter for every element and get the same positives: the entries, and by chance
@@ -32,7 +32,7 @@ MOST_NUMEL, MOST_BITS = 2**33, 2**32
 
 
 class Filter(NamedTuple):
-    """A section, read."""
+    """The fields of a section."""
 
     key: int
     policy: str
@@ -70,7 +70,7 @@ class Bloom(IndexCodec):
             raise InputError(
                 f"a Bloom filter of {indices.size} in {ctx.numel} elements is too costly; use indices=rice"
             )
-        # p1 and p2 may leave out an entry, and what is not finite must arrive.
+        # p1 and p2 may leave out an entry, but non-finite values must arrive.
         policy = self.policy if ctx.finite or self.keeps_values else "p0"
         data = kernels.bloom_build(indices, ctx.numel, bits, hashes, words, ctx.key)
         filter = Filter(ctx.key, policy, hashes, bits, words, data)
@@ -132,7 +132,7 @@ class Bloom(IndexCodec):
 
 
 def _affordable(numel: int, bits: int) -> bool:
-    """Whether asking for every element stays in proportion to the filter, which a receiver did not choose."""
+    """Whether the time to query every element is in proportion to the filter's size: a receiver's guard."""
     return bits <= MOST_BITS and numel <= min(MOST_NUMEL, 2**24 + 2**10 * bits)
 
 

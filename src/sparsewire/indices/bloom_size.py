@@ -1,4 +1,4 @@
-"""How large a Bloom filter must be for its false-positive rate. Only the sender computes this; the section says it."""
+"""The size of a Bloom filter for a false-positive rate. Only senders compute it; a section holds the result."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _loads(count: int, blocks: int) -> tuple[Array, Array]:
 
 
 def _half_rate(loads: Array, hashes: int, bits: int) -> Array:
-    """E[(share of bits set)^hashes] after loads × hashes throws at `bits` bits, to the second order."""
+    """E[(share of bits set)^hashes] after setting loads × hashes random ones of `bits` bits, to the second order."""
     throws = loads * hashes
     clear, both = (1 - 1 / bits) ** throws, (1 - 2 / bits) ** throws
     spread = np.maximum(0.0, clear / bits + (1 - 1 / bits) * both - clear**2)

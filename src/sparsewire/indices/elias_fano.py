@@ -1,4 +1,4 @@
-"""`elias_fano`: low bits as they are, high bits in unary; at most 2 + log2(d/k) bits an entry, whatever the indices."""
+"""`elias_fano`: low bits packed, high bits in unary; at most 2 + log2(d/k) bits an entry for any indices."""
 
 from __future__ import annotations
 

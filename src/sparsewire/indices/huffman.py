@@ -1,7 +1,7 @@
-"""`huffman`: the gaps' sizes Huffman-coded, their lower bits as they are.
+"""`huffman`: Huffman codes of the gaps' magnitudes, with their lower bits as extra bits.
 
 A gap's symbol is its leading bit's place and the bit below, as in Deflate's distances: few symbols, so the table costs
-tens of bytes, and what is left over is close to evenly spread.
+tens of bytes, and the extra bits are close to uniform.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAD = np.where(_SYMBOL < 2, _SYMBOL, 2 | _SYMBOL & 1) << _EXTRA
 
 @dataclass(frozen=True)
 class Huffman(IndexCodec):
-    """Huffman codes of the gaps' sizes; the table travels."""
+    """Huffman codes of the gaps' magnitudes; the section has the table."""
 
     id = "huffman"
     wire_id = 4

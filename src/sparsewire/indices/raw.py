@@ -1,4 +1,4 @@
-"""`raw`: the indices as they are, 4 bytes each (8 where a tensor has more than 2³¹ elements)."""
+"""`raw`: the indices uncompressed, 4 bytes each (8 where a tensor has more than 2³¹ elements)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RawIndices(IndexCodec):
         if indices.size != ctx.count:
             raise ValueError(f"{indices.size} indices, not {ctx.count}")
         if ctx.ordered:
-            return indices  # whoever sorts them sees repeats
+            return indices  # the caller sorts them and rejects repeats
         if indices.size and not (indices[0] >= 0 and indices[-1] < ctx.numel and (np.diff(indices) > 0).all()):
             raise ValueError("the indices do not ascend below the number of elements")
         return indices

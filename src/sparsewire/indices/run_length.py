@@ -1,4 +1,4 @@
-"""`run_length`: the bitmap's run lengths, starting with a run of zeros; for entries that come in runs (embedding rows).
+"""`run_length`: the bitmap's run lengths, starting with a run of zeros; for entries in runs (embedding rows).
 
 The zeros' and the ones' lengths alternate in the bitmap; here they are two sequences, as their sizes differ.
 """

@@ -19,6 +19,7 @@ from .reference import (
     accumulate,
     add_finite,
     all_finite,
+    alphabet_fit,
     bitmap,
     bloom_build,
     bloom_conflicts,
@@ -29,6 +30,9 @@ from .reference import (
     elias_fano_decode,
     elias_fano_encode,
     elias_fano_width,
+    frequency_table_decode,
+    frequency_table_encode,
+    frequency_table_resolution,
     from_bitmap,
     from_gaps,
     from_run_lengths,
@@ -38,14 +42,6 @@ from .reference import (
     huffman_encode,
     huffman_lengths,
     index_dtype,
-    ladder_decode,
-    ladder_encode,
-    lattice_fit,
-    lattice_join,
-    lattice_layout,
-    lattice_levels,
-    lattice_points,
-    lattice_split,
     magnitude_bits,
     magnitude_edge,
     pack_bits,
@@ -55,25 +51,30 @@ from .reference import (
     poly_eval,
     poly_fit,
     quantize,
+    quantizer_fit,
     random_bits,
     rans_decode,
     rans_encode,
+    reconstruct,
     rice_decode,
     rice_encode,
     row_norms,
     run_lengths,
     scatter,
+    symbols_decode,
+    symbols_encode,
     threshold,
     topk,
     topk_add,
     topk_sum,
+    two_level_fit,
     unpack_bits,
     unpack_deltas,
     unpack_uneven,
 )
 
-# What a backend must offer: all of `reference` but its helpers. The imports above give the names their types, `use`
-# puts the backend's functions behind them.
+# What a backend must offer: all functions of `reference` but its helpers. The imports above give the names their types,
+# `use` replaces them by the backend's functions.
 HELPERS = {
     "elias_fano_width",
     "huffman_codes",
@@ -92,7 +93,7 @@ threads = int(os.environ.get("SPARSEWIRE_THREADS", "1"))
 
 
 def native() -> ModuleType | None:
-    """The extension module, or None where it was not built, or was for another version of these files."""
+    """The extension module; None where it was not built, or was built from another version of the sources."""
     try:
         module = importlib.import_module("._native", __name__)
     except ImportError:

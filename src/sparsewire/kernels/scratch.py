@@ -1,4 +1,4 @@
-"""Dense-sized buffers that are kept: fresh ones cost more in page faults than the work done in them."""
+"""Dense-sized buffers that are reused: page faults of new ones cost more than the work done in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers ⇄ bytes. A codec's file is read when it is first asked for: `import sparsewire` needs none of them."""
+"""Value codecs: the values of the entries ⇄ bytes. A codec's module is imported when it is first used."""
 
 from __future__ import annotations
 

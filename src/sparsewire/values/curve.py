@@ -1,7 +1,7 @@
 """What the curve-fitting codecs share: values sorted into curves, a section around them, and the map back.
 
 Where this differs from DeepReduce (arXiv 2102.03112): the map travels at ⌈log2 n⌉ bits a value (the authors' code sends
-64), or coarser, or not at all where the index codec can carry the order; values that are not finite travel as they are.
+64), or coarser, or not at all where the index codec can carry the order; non-finite values travel as they are.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def scaled(values: Array, exponent: int) -> Array:
 
 
 def falling(curve: Array) -> Array:
-    """The same curve of numbers ≥ 0, held at its lowest so far wherever it ascends; −0.0 becomes 0.0."""
-    # Their bits, as integers, are in the same order, and several times faster to compare.
+    """The running minimum of a curve of numbers ≥ 0; −0.0 becomes 0.0."""
+    # Their bits as integers have the same order, and are several times faster to compare.
     bits = np.abs(curve, out=curve).view(f"u{curve.itemsize}")
     return np.minimum.accumulate(bits, out=bits).view(curve.dtype)
 
@@ -47,7 +47,7 @@ def exponent_of(top: float) -> int:
 
 
 def take_magnitudes(reader: Reader, count: int, dtype: np.dtype[np.floating]) -> Array:
-    """Finite numbers without a sign that do not ascend."""
+    """Finite numbers ≥ 0 that do not ascend."""
     found = array(reader.take(count * dtype.itemsize), dtype.str)
     if np.signbit(found).any() or not np.isfinite(found).all() or (found[1:] > found[:-1]).any():
         raise ValueError("the ends of a curve ascend, or are no magnitudes")
@@ -63,14 +63,14 @@ def take_coefficients(reader: Reader, count: int, dtype: np.dtype[np.floating], 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of two curves, cut into stretches that a code of at most `bits` bits can name; none spans both."""
+    """The ranks of two curves, cut into at most 2^bits stretches, none of which spans both curves; a code names one."""
 
     sides: tuple[int, int]
     bits: int | None
 
     @property
     def stretch(self) -> int:
-        """The shortest that leaves few enough of them."""
+        """Ranks in a stretch: the fewest with which `bits` suffice."""
         if self.bits is None:
             return 1
         most = 2**self.bits
@@ -101,7 +101,7 @@ class Ranks:
         return np.repeat(np.arange(sizes.size, dtype=np.uint32), sizes)
 
     def table(self, curve: Array) -> Array:
-        """What every code stands for: the middle of its stretch."""
+        """The value of every code: the curve in the middle of its stretch."""
         if self.stretch == 1:
             return curve
         starts = self.starts()
@@ -117,49 +117,49 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a section's curves lie, and the numbers that are on none."""
+    """How many values each curve has; the non-finite values, which are on none, and their places."""
 
     sides: tuple[int, int]
     places: Array
-    odd: Array
+    non_finite: Array
 
     def write(self, ctx: Context) -> bytes:
         places = kernels.pack_bits(self.places.astype(np.uint32), max(0, ctx.count - 1).bit_length())
-        return join(varint(self.sides[0]), varint(self.odd.size), places, self.odd)
+        return join(varint(self.sides[0]), varint(self.non_finite.size), places, self.non_finite)
 
     @classmethod
     def read(cls, reader: Reader, ctx: Context) -> Head:
-        first, odd = reader.varint(), reader.varint()
-        if first + odd > ctx.count:
-            raise ValueError(f"{first} + {odd} values, the frame has {ctx.count}")
+        first, others = reader.varint(), reader.varint()
+        if first + others > ctx.count:
+            raise ValueError(f"{first} + {others} values, the frame has {ctx.count}")
         width, dtype = max(0, ctx.count - 1).bit_length(), work_dtype(ctx.dtype)
-        places = kernels.unpack_bits(array(reader.take((odd * width + 7) // 8)), width, odd)
-        numbers = array(reader.take(odd * dtype.itemsize), dtype.str)
-        if odd and not (places[-1] < ctx.count and (places[1:] > places[:-1]).all()):
-            raise ValueError("the places of what is not finite do not ascend below the count")
+        places = kernels.unpack_bits(array(reader.take((others * width + 7) // 8)), width, others)
+        numbers = array(reader.take(others * dtype.itemsize), dtype.str)
+        if others and not (places[-1] < ctx.count and (places[1:] > places[:-1]).all()):
+            raise ValueError("the places of the non-finite values do not ascend below the count")
         if np.isfinite(numbers).any():
-            raise ValueError("a number that is sent as not finite is")
-        return cls((first, ctx.count - first - odd), places, numbers)
+            raise ValueError("a number that is sent as non-finite is finite")
+        return cls((first, ctx.count - first - others), places, numbers)
 
     def merge(self, finite: Array) -> Array:
         """All values in their places."""
-        if not self.odd.size:
+        if not self.non_finite.size:
             return finite
-        out = np.empty(finite.size + self.odd.size, finite.dtype)
+        out = np.empty(finite.size + self.non_finite.size, finite.dtype)
         mask = np.ones(out.size, bool)
         mask[self.places] = False
-        out[mask], out[self.places] = finite, self.odd
+        out[mask], out[self.places] = finite, self.non_finite
         return out
 
 
 class CurveCodec(ValueCodec):
     """Sorted magnitudes of each sign as a curve.
 
-    1. What is not finite is put aside, with its places.
+    1. Non-finite values are put aside, with their places.
     2. The rest is sorted: positives, then negatives, each from the largest magnitude down; each side is fitted.
     3. The map says for each value its rank, or the stretch of ranks that it lies in; nothing where entries are ordered.
 
-    A section's curves are drawn by the same code when encoding and decoding, from the same bytes.
+    The encoder evaluates the curves from the section's bytes, as the decoder does.
     """
 
     reorders = True

@@ -1,7 +1,7 @@
 """`fit_dexp`: sorted values as the sum of two exponentials (Fit-DExp of DeepReduce, arXiv 2102.03112).
 
-Nothing here leaves the order of additions or the digits of an exponential to the machine: sums go one after the other,
-powers are products, systems are eliminated in Python's own floats.
+Results are the same on every machine: sums go one after the other, powers and exponentials are products, and linear
+systems are solved in Python's floats.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..binary import Reader, from_short, join, to_short
+from ..binary import Reader, from_bf16, join, to_bf16
 from ..kernels import Array
 from .curve import CurveCodec, exponent_of, falling, scaled, take_coefficients, take_magnitudes
 
@@ -65,15 +65,15 @@ class FitDExp(CurveCodec):
 
 @dataclass(frozen=True)
 class Curve:
-    """Σ factor · e^(rate·x), one or two of them, as they travel."""
+    """Σ factor · e^(rate·x) of one or two terms, rounded as in the section."""
 
     factors: list[float]
     rates: list[float]
 
     @classmethod
     def fitted(cls, y: Array, rates: list[float], top: np.floating) -> Curve:
-        """The factors that are best for the rates as rounded; y is scaled, `top` is the first as it is."""
-        rates = [from_short(to_short(min(max(rate, SMALLEST_RATE), LARGEST_RATE), nearest=True)) for rate in rates]
+        """The best factors for the rounded rates; y is scaled, `top` is its first number before scaling."""
+        rates = [from_bf16(to_bf16(min(max(rate, SMALLEST_RATE), LARGEST_RATE), nearest=True)) for rate in rates]
         columns = [powers(rate, y.size) for rate in rates]
         factors = solve_least_squares(columns, y) or [math.inf]
         if sum(factors) > y[0]:
@@ -81,12 +81,12 @@ class Curve:
         return cls([*rounded(factors, top), 0.0][:2], [*rates, 0.0][:2])
 
     def write(self, dtype: np.dtype[np.floating]) -> bytes:
-        return join(np.array(self.factors, dtype), struct.pack("<HH", *map(to_short, self.rates)))
+        return join(np.array(self.factors, dtype), struct.pack("<HH", *map(to_bf16, self.rates)))
 
     @classmethod
     def read(cls, reader: Reader, dtype: np.dtype[np.floating]) -> Curve:
         factors = take_coefficients(reader, 2, dtype, float(np.finfo(dtype).max)).tolist()
-        rates = [from_short(short) for short in struct.unpack("<HH", reader.take(4))]
+        rates = [from_bf16(bits) for bits in struct.unpack("<HH", reader.take(4))]
         if not all(SMALLEST_RATE <= rate <= LARGEST_RATE for rate in rates):
             raise ValueError("a rate is larger than any fit gives")
         if not abs(factors[0] + factors[1]) <= float(np.finfo(dtype).max):
@@ -103,7 +103,7 @@ class Curve:
 
 
 def rounded(factors: list[float], top: np.floating) -> list[float]:
-    """Scaled back to where `top` is, in its dtype; the largest gives way where their sum would be rounded above."""
+    """Scaled back, in the dtype of `top`; the largest is rounded down until their sum is at most `top`."""
     whole = scaled(np.array(factors), exponent_of(float(top))).astype(top.dtype)
     most = np.argmax(np.abs(whole))
     while top < whole.astype(np.float64).sum() < np.inf:
@@ -121,7 +121,7 @@ def starting_at(top: float, columns: list[Array], y: Array) -> list[float]:
 
 
 def candidates(y: Array) -> list[list[float]]:
-    """Rates to try: both, one, none."""
+    """Rates to try: none, one exponential, two."""
     step = 1.0 / (y.size - 1)
     x = np.arange(y.size) * step
     first = integral(y, step)

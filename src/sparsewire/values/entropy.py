@@ -1,14 +1,14 @@
-"""`entropy`: as few bits as a wanted error allows: uniform cells, their means, and an entropy coder behind.
+"""`entropy`: as few bits as a wanted error allows, by entropy-coded uniform quantization.
 
-Entropy-coded uniform quantization is within a quarter of a bit of what any scalar code can reach (Gish and Pierce,
-1968). Here:
+It is within a quarter of a bit of what any scalar code can reach (Gish and Pierce, 1968). Here:
 
-1. Magnitudes are put on a grid that starts at the smallest one (top-k leaves a gap around zero) and is just fine enough
-   for the wanted error (`lattice_fit`); a cell is stood for by the mean of what is in it.
-2. A cell is a symbol and extra bits, as in `huffman`: single cells near the start, then classes that double. How many
-   classes, and how many low bits are sent as they are, is what costs the least (`lattice_layout`).
-3. The symbols go through rANS, which needs no whole bits; the sign is an extra bit, or part of the symbol where it is
-   skewed.
+1. Magnitudes go to the bins of a uniform quantizer whose dead zone ends at the smallest of them (top-k leaves a gap
+   around zero) and whose quantization step is just small enough for the wanted error (`quantizer_fit`). A bin is
+   reconstructed as the mean of the values in it.
+2. A bin is a symbol and extra bits, as in `huffman`: a symbol for each bin near the start, then classes that double in
+   size. How many classes, and how many low bits are always extra bits, is what costs the least (`alphabet_fit`).
+3. The symbols go through rANS, which needs no whole bits; the sign is an extra bit, or part of the symbol where signs
+   are skewed.
 
 Rounding is to the nearest point and so not unbiased, unlike `qsgd`: a residual makes up for it.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
-from ..binary import Reader, from_short, join, to_short, varint
+from ..binary import Reader, from_bf16, join, to_bf16, varint
 from ..contract import Context, ValueCodec
 from ..kernels import Array, Bytes
 from ..sparse import LARGEST, load, store, work_dtype
@@ -33,27 +33,27 @@ from .raw import STORED, read
 RAW, NONE_NEGATIVE, NONE_POSITIVE, SIGN_BIT, SIGN_IN_SYMBOL, MAGNITUDE, LEVELS = range(7)
 KERNEL_SIGNS = {NONE_NEGATIVE: 0, NONE_POSITIVE: -1, SIGN_BIT: 1, SIGN_IN_SYMBOL: 2}
 WIRE_SIGNS = {kernel: wire for wire, kernel in KERNEL_SIGNS.items()}
-LISTED = 16  # cells with an offset of their own, at most
+LISTED = 16  # bins with a reconstruction offset of their own, at most
 
 
-class Layout(NamedTuple):
-    """How cells become symbols: `shift` low bits as they are, 2^precision classes to the octave, where signs go."""
+class Alphabet(NamedTuple):
+    """How bins become symbols: `shift` low bits are extra bits, classes are 2^precision to the octave."""
 
     shift: int
     precision: int
-    signs: int  # as kernels count them
+    signs: int  # as kernels number them
 
 
-class Grid(NamedTuple):
-    """Cells of 256 units from `start` on; `offsets` are the points in the first cells, the last for all others."""
+class Quantizer(NamedTuple):
+    """Bins of 256 units from `start` on; reconstruction offsets of the first bins, the last one for all others."""
 
     start: float
     unit: float
     offsets: Bytes
 
 
-class Table(NamedTuple):
-    """How often symbols come: the arguments of `ladder_decode`."""
+class FrequencyTable(NamedTuple):
+    """The arguments of `frequency_table_decode`."""
 
     data: Bytes
     symbols: int
@@ -61,21 +61,22 @@ class Table(NamedTuple):
     resolution: int
 
     @classmethod
-    def of(cls, counts: NDArray[np.int64], resolution: int) -> tuple[Table, NDArray[np.uint32]]:
-        """The table, and the frequencies that it stands for."""
-        data, shares = kernels.ladder_encode(counts, resolution)
+    def of(cls, counts: NDArray[np.int64]) -> tuple[FrequencyTable, NDArray[np.uint32]]:
+        """The table, and the frequencies that are decoded from it."""
+        resolution = kernels.frequency_table_resolution(counts)
+        data, frequencies = kernels.frequency_table_encode(counts, resolution)
         here = [count > 0 for count in counts[:2].tolist()]
-        outside = sum(1 << place for place, comes in enumerate(here) if comes)
-        return cls(data, counts.size - len(here) + sum(here), outside, resolution), shares
+        outside = sum(1 << symbol for symbol, occurs in enumerate(here) if occurs)
+        return cls(data, counts.size - len(here) + sum(here), outside, resolution), frequencies
 
 
 class Section(NamedTuple):
-    """A section taken apart; nothing in it is trusted yet but the lengths and the table."""
+    """A section taken apart; only its lengths and its frequency table have been checked."""
 
-    layout: Layout
-    grid: Grid
-    table: Table
-    shares: NDArray[np.uint32]
+    alphabet: Alphabet
+    quantizer: Quantizer
+    table: FrequencyTable
+    frequencies: NDArray[np.uint32]
     stream: Bytes
     extra: Bytes
 
@@ -84,45 +85,46 @@ class Section(NamedTuple):
         first, second, start, unit, listed = struct.unpack("<BBHHB", reader.take(7))
         signs, precision, shift = first & 7, first >> 3 & 7, second & 31
         if not (RAW < signs <= SIGN_IN_SYMBOL and precision <= 5 and shift <= 22):
-            raise ValueError("a layout is out of range")
+            raise ValueError("a symbol alphabet is out of range")
         if listed > LISTED or start >= 0x7F80 or not 0 < unit < 0x7F80:
-            raise ValueError("a grid is out of range")
-        grid = Grid(from_short(start), from_short(unit), reader.bytes(listed + 1))
+            raise ValueError("a quantizer is out of range")
+        quantizer = Quantizer(from_bf16(start), from_bf16(unit), reader.bytes(listed + 1))
         symbols = reader.byte()
-        table = Table(reader.bytes(reader.varint()), symbols, first >> 6, second >> 5)
-        shares, size = kernels.ladder_decode(*table), reader.varint()
-        if _single(shares) and size != count:
+        table = FrequencyTable(reader.bytes(reader.varint()), symbols, first >> 6, second >> 5)
+        frequencies, size = kernels.frequency_table_decode(*table), reader.varint()
+        if _single(frequencies) and size != count:
             raise ValueError("the section has another count than the header")
-        stream = reader.bytes(0 if _single(shares) else size)
-        return cls(Layout(shift, precision, KERNEL_SIGNS[signs]), grid, table, shares, stream, reader.rest())
+        stream = reader.bytes(0 if _single(frequencies) else size)
+        alphabet = Alphabet(shift, precision, KERNEL_SIGNS[signs])
+        return cls(alphabet, quantizer, table, frequencies, stream, reader.rest())
 
     def write(self, count: int) -> bytes:
-        (shift, precision, signs), grid, table = self.layout, self.grid, self.table
+        (shift, precision, signs), quantizer, table = self.alphabet, self.quantizer, self.table
         first = WIRE_SIGNS[signs] | precision << 3 | table.outside << 6
-        shorts = to_short(grid.start), to_short(grid.unit)
-        head = struct.pack("<BBHHB", first, shift | table.resolution << 5, *shorts, len(grid.offsets) - 1)
+        numbers = to_bf16(quantizer.start), to_bf16(quantizer.unit)
+        head = struct.pack("<BBHHB", first, shift | table.resolution << 5, *numbers, len(quantizer.offsets) - 1)
         sizes = bytes([table.symbols]) + varint(len(table.data))
-        size = varint(count if _single(self.shares) else len(self.stream))
-        return join(head, grid.offsets, sizes, table.data, size, self.stream, self.extra)
+        size = varint(count if _single(self.frequencies) else len(self.stream))
+        return join(head, quantizer.offsets, sizes, table.data, size, self.stream, self.extra)
 
-    def codes(self, count: int) -> NDArray[np.int32]:
-        if _single(self.shares):
-            symbols = np.full(count, np.argmax(self.shares), np.uint8)
+    def bin_indices(self, count: int) -> NDArray[np.int32]:
+        if _single(self.frequencies):
+            symbols = np.full(count, np.argmax(self.frequencies), np.uint8)
         else:
-            symbols = kernels.rans_decode(self.stream, self.shares, count)
-        return kernels.lattice_join(symbols, self.extra, *self.layout)
+            symbols = kernels.rans_decode(self.stream, self.frequencies, count)
+        return kernels.symbols_decode(symbols, self.extra, *self.alphabet)
 
 
-def _single(shares: NDArray[np.uint32]) -> bool:
-    """Whether only one symbol comes: then there is no stream."""
-    return np.count_nonzero(shares) == 1
+def _single(frequencies: NDArray[np.uint32]) -> bool:
+    """Whether only one symbol occurs: then there is no stream."""
+    return np.count_nonzero(frequencies) == 1
 
 
 @dataclass(frozen=True)
 class Entropy(ValueCodec):
     """Few bits for a wanted relative L2 error (before numbers are rounded to the tensor's dtype).
 
-    What is not finite becomes NaN. Numbers that do not suit (a few, or beyond float32) are sent as they are.
+    Non-finite values become NaN. Values that gain nothing (a few, or beyond float32) are sent as they are.
     """
 
     id = "entropy"
@@ -147,9 +149,9 @@ class Entropy(ValueCodec):
         if kind == RAW:
             return read(body[1 if ctx.count else 0 :], ctx.dtype, ctx.count)
         if kind in (MAGNITUDE, LEVELS):
-            return _on_levels(body, ctx)
+            return _from_levels(body, ctx)
         section = Section.read(Reader(body), ctx.count)
-        return _points(section.codes(ctx.count), section.grid, ctx)
+        return _reconstructed(section.bin_indices(ctx.count), section.quantizer, ctx)
 
     def size_limit(self, ctx: Context) -> int:
         return ctx.count and 1 + ctx.count * int(STORED[ctx.dtype][-1])
@@ -165,39 +167,41 @@ class Entropy(ValueCodec):
         return self.size_limit(ctx) > 14  # no coded section is shorter
 
     def _coded(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
-        """On two levels, on a grid, or the smaller where signs are skewed; no bytes where the values suit neither."""
-        levels = kernels.lattice_levels(values, self.error)
-        fit = None if levels and _even(values) else kernels.lattice_fit(values, self.error)
-        found = [_on_grid(Grid(*fit[:3]), *fit[3:], ctx)] if fit else []
+        """On two levels, in uniform bins, or the smaller where signs are skewed; no bytes where neither is possible."""
+        levels = kernels.two_level_fit(values, self.error)
+        fit = None if levels and _even(values) else kernels.quantizer_fit(values, self.error)
+        found = [_quantized(Quantizer(*fit[:3]), *fit[3:], ctx)] if fit else []
         if levels:
-            body = _with_levels(*levels, values)
-            found.append((body, _on_levels(memoryview(body), ctx)))
+            body = _to_levels(*levels, values)
+            found.append((body, _from_levels(memoryview(body), ctx)))
         return min(found, key=lambda one: len(one[0]), default=(b"", values))
 
 
-def _on_grid(grid: Grid, codes: NDArray[np.int32], counts: NDArray[np.int64], ctx: Context) -> tuple[bytes, Array]:
-    *layout, often = kernels.lattice_layout(counts)
-    table, shares = Table.of(often, 1 if ctx.count < 4096 else 2)
-    symbols, extra = kernels.lattice_split(codes, *layout)
-    stream = symbols[:0] if _single(shares) else kernels.rans_encode(symbols, shares)
-    section = Section(Layout(*layout), grid, table, shares, stream, extra)
-    return section.write(ctx.count), _points(codes, grid, ctx)
+def _quantized(
+    quantizer: Quantizer, bin_indices: NDArray[np.int32], counts: NDArray[np.int64], ctx: Context
+) -> tuple[bytes, Array]:
+    *alphabet, symbol_counts = kernels.alphabet_fit(counts)
+    table, frequencies = FrequencyTable.of(symbol_counts)
+    symbols, extra = kernels.symbols_encode(bin_indices, *alphabet)
+    stream = symbols[:0] if _single(frequencies) else kernels.rans_encode(symbols, frequencies)
+    section = Section(Alphabet(*alphabet), quantizer, table, frequencies, stream, extra)
+    return section.write(ctx.count), _reconstructed(bin_indices, quantizer, ctx)
 
 
 def _even(values: Array) -> bool:
-    """Whether at least a third have either sign: a bit for each is about what signs take then."""
+    """Whether at least a third have either sign: the entropy of a sign is then about a bit."""
     under = int(np.count_nonzero(np.signbit(values)))
     return 3 * min(under, values.size - under) >= values.size
 
 
-def _with_levels(high: float, low: float, values: Array) -> bytes:
-    """A bit for each that is on the lower level; where there is but one, how many are."""
+def _to_levels(high: float, low: float, values: Array) -> bytes:
+    """A bit for each value, set on the lower level; where both levels are the same, the count."""
     head = struct.pack("<Bf", MAGNITUDE, high) if low == -high else struct.pack("<Bff", LEVELS, high, low)
     which = kernels.pack_bits(np.signbit(values).astype(np.uint32), 1) if high != low else varint(values.size)
     return join(head, which)
 
 
-def _on_levels(body: memoryview, ctx: Context) -> Array:
+def _from_levels(body: memoryview, ctx: Context) -> Array:
     reader, dtype = Reader(body), work_dtype(ctx.dtype)
     kind = reader.byte()
     (high,) = struct.unpack("<f", reader.take(4))
@@ -211,9 +215,10 @@ def _on_levels(body: memoryview, ctx: Context) -> Array:
     return np.full(ctx.count, high, dtype)
 
 
-def _points(codes: NDArray[np.int32], grid: Grid, ctx: Context) -> Array:
-    """In the memory of the codes where they fit, which are gone then: fresh pages cost more than the points do."""
+def _reconstructed(bin_indices: NDArray[np.int32], quantizer: Quantizer, ctx: Context) -> Array:
+    """Overwrites the bin indices where the values fit their memory: page faults of a new buffer cost more."""
     dtype = work_dtype(ctx.dtype)
-    out = codes.view(dtype) if dtype.itemsize == codes.itemsize else np.empty(codes.size, dtype)
-    kernels.lattice_points(out, codes, *grid, LARGEST[ctx.dtype])
+    fits = dtype.itemsize == bin_indices.itemsize
+    out = bin_indices.view(dtype) if fits else np.empty(bin_indices.size, dtype)
+    kernels.reconstruct(out, bin_indices, *quantizer, LARGEST[ctx.dtype])
     return out

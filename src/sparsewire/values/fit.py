@@ -74,7 +74,7 @@ class FitPoly(CurveCodec):
         return 10 + most_segments * (10 + item * (self.degree + 2)) + 2 * item
 
     def _tiny(self, count: int) -> bool:
-        """Whether a segment's numbers would be no fewer than the values."""
+        """Whether there are no more values than a single segment has numbers."""
         return count <= self.degree + 3
 
     def _take_cuts(self, reader: Reader, count: int) -> Array:
@@ -99,7 +99,7 @@ def automatic_segments(curve: Array) -> int:
 
 
 def _clamped(curve: Array, cuts: Array, ends: Array) -> Array:
-    """Within the ends of every segment, and nowhere ascending."""
+    """Clamped to the ends of every segment, and nowhere ascending."""
     for i in range(cuts.size - 1):
         part = curve[cuts[i] : cuts[i + 1]]
         np.clip(part, ends[i + 1], ends[i], out=part)

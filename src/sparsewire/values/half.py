@@ -16,7 +16,7 @@ from .raw import read
 
 @dataclass(frozen=True)
 class TwoBytes(ValueCodec):
-    """What the two share; `format` is the number type's name."""
+    """Values in a type of two bytes, whose name is `format`."""
 
     format: ClassVar[str]
 

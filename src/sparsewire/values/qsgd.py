@@ -20,7 +20,7 @@ from ..sparse import work_dtype
 
 @dataclass(frozen=True)
 class QSGD(ValueCodec):
-    """Unbiased rounding to 2^bits − 1 signed levels of each bucket's norm; what is not finite becomes NaN."""
+    """Unbiased rounding to 2^bits − 1 signed levels of each bucket's norm; non-finite values become NaN."""
 
     id = "qsgd"
     wire_id = 4
@@ -43,7 +43,7 @@ class QSGD(ValueCodec):
         codes = self._codes(reader.take(self._code_bytes(ctx)), ctx)
         norms = array(reader.take(reader.left), work_dtype(ctx.dtype).str)
         if norms.size and not (np.isfinite(norms).all() and (norms >= 0).all()):
-            raise ValueError("a norm is not a finite number ≥ 0")
+            raise ValueError("a norm is non-finite or negative")
         return kernels.dequantize(codes, norms, self.bits, self.bucket)
 
     def size_limit(self, ctx: Context) -> int:

@@ -21,7 +21,7 @@ from ..sparse import work_dtype
 
 @dataclass(frozen=True)
 class Quantile(ValueCodec):
-    """`levels` buckets of equal count; what is not finite becomes NaN."""
+    """`levels` buckets of equal count; non-finite values become NaN."""
 
     id = "quantile"
     wire_id = 9
@@ -65,7 +65,7 @@ class Quantile(ValueCodec):
         return means, table, reader.rest()
 
     def _buckets(self, values: Array) -> tuple[Array, Bytes]:
-        """(each bucket's mean, the number of each value's bucket). What is not finite has the last, NaN."""
+        """(each bucket's mean, the number of each value's bucket). Non-finite values have the last bucket, NaN."""
         finite = np.isfinite(values)
         order = np.argsort(np.where(finite, values, np.inf), kind="stable")[: np.count_nonzero(finite)]
         bounds = self._bounds(values[order], self.levels - (not finite.all()))
@@ -88,7 +88,7 @@ def _even(first: int, last: int, parts: int) -> list[int]:
 
 
 def _mean(values: Array) -> float:
-    """Added one by one in float64, as multiples of the largest: no order to differ in, nothing to overflow."""
+    """Summed in order in float64, as multiples of the largest, so that nothing overflows."""
     top = float(max(abs(values[0]), abs(values[-1])))
     if top == 0:
         return 0.0

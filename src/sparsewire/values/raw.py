@@ -1,4 +1,4 @@
-"""`raw`: the numbers as they are."""
+"""`raw`: the values uncompressed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-// Sparse entries into a dense array.
+// Sparse entries into a dense array:
 // accumulate: the sum of parts, block by block: a block is zeroed and then filled while it is in cache.
-// scatter: entries into what is there already, fetched ahead, as each of them waits for memory.
+// scatter: entries overwrite elements of the array, which are prefetched, as each write waits for memory.
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
@@ -14,7 +14,7 @@ namespace sparsewire {
 namespace {
 
 constexpr size_t kBlock = size_t{1} << 14;
-constexpr size_t kWorker = size_t{1} << 17;      // what is worth a thread
+constexpr size_t kWorker = size_t{1} << 17;      // the least elements for a thread
 constexpr size_t kCacheBytes = size_t{1} << 24;  // a larger output would not stay in cache anyway
 
 template <class T, class Index>
@@ -25,7 +25,7 @@ struct Part {
 template <class T>
 using AnyPart = std::variant<Part<T, int32_t>, Part<T, int64_t>>;
 
-// Ascending from ≥ 0 to < size leaves nothing outside.
+// Whether the indices ascend within 0 … size − 1: for ascending ones the first and the last decide.
 template <class Index>
 bool fits(const Index* indices, size_t n, size_t size) {
   if (n == 0) return true;
@@ -52,7 +52,7 @@ void copy_past_cache(void* to, const void* from, size_t bytes) {
   const auto* source = static_cast<const __m128i*>(from);
   for (; bytes >= 64; bytes -= 64, target += 4, source += 4)
     for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, _mm_load_si128(source + i));
-  _mm_sfence();  // such writes are ordered by nothing else
+  _mm_sfence();  // streaming stores are ordered by nothing else
   to = target, from = source;
 #endif
   std::memcpy(to, from, bytes);

@@ -20,7 +20,7 @@ Out<uint8_t> pack_bits(In<T> values, int64_t width) {
   return out.release(size);
 }
 
-// Zeros that cost nothing until they are touched: with width 0 a lying count has no data to be checked against.
+// Zeros that take no memory until they are read: with width 0 there is no data to check a forged count against.
 nb::object zeros(size_t count) {
   auto* data = static_cast<uint32_t*>(std::calloc(count ? count : 1, sizeof(uint32_t)));
   if (!data) throw std::bad_alloc();
@@ -58,7 +58,7 @@ Out<uint8_t> bitmap(In<T> indices, int64_t numel_) {
     uint8_t* bits = out.data();
     std::fill_n(bits, out.size(), uint8_t{0});
     for (size_t i = 0, count = indices.size(); i < count; ++i) {
-      const auto position = static_cast<uint64_t>(index[i]);  // a negative one becomes huge
+      const auto position = static_cast<uint64_t>(index[i]);  // a negative index becomes huge
       require(position < numel, "an index is outside the bitmap");
       bits[position >> 3] |= static_cast<uint8_t>(1u << (position & 7));
     }

@@ -1,4 +1,4 @@
-// Small numbers that hardly change, as folded differences in unary.
+// Small numbers that change little, as zigzag-coded differences in unary.
 #pragma once
 
 #include <cstring>
@@ -9,19 +9,19 @@ namespace sparsewire {
 
 constexpr int kMostDelta = 63;
 
-inline unsigned fold(int change) { return change < 0 ? -2 * change - 1 : 2 * change; }
-inline int unfold(uint64_t folded) { return folded & 1 ? -static_cast<int>((folded + 1) / 2) : static_cast<int>(folded / 2); }
+inline unsigned zigzag(int change) { return change < 0 ? -2 * change - 1 : 2 * change; }
+inline int unzigzag(uint64_t code) { return code & 1 ? -static_cast<int>((code + 1) / 2) : static_cast<int>(code / 2); }
 
 inline Out<uint8_t> write_deltas(const uint8_t* numbers, size_t count) {
   uint64_t bits = 0;
   int before = 0;
-  for (size_t i = 0; i < count; before = numbers[i++]) bits += fold(numbers[i] - before) + 1;
+  for (size_t i = 0; i < count; before = numbers[i++]) bits += zigzag(numbers[i] - before) + 1;
   Buffer<uint8_t> out((bits + 7) / 8);
   std::memset(out.data(), 0, out.size());
   uint64_t at = 0;
   before = 0;
   for (size_t i = 0; i < count; before = numbers[i++]) {
-    at += fold(numbers[i] - before) + 1;
+    at += zigzag(numbers[i] - before) + 1;
     out.data()[(at - 1) / 8] |= 1u << ((at - 1) % 8);
   }
   return out.release();
@@ -38,7 +38,7 @@ inline void read_deltas(const uint8_t* data, size_t size, uint8_t* out, size_t c
     for (; word; word &= word - 1) {
       const uint64_t end = 8 * at + __builtin_ctzll(word);
       require(found < count && end - next <= 2 * kMostDelta, "the changes do not fit their count");
-      number += unfold(end - next);
+      number += unzigzag(end - next);
       require(number >= 0 && number <= kMostDelta, "a number is not in 0…63");
       out[found++] = static_cast<uint8_t>(number);
       next = end + 1;

@@ -13,7 +13,7 @@ unsigned width_for(uint64_t numel, uint64_t count) {
 
 int64_t elias_fano_width(int64_t numel, int64_t count) { return width_for(to_numel(numel), to_count(count)); }
 
-// Whether the indices ascend; only then has `high` room for them.
+// Whether the indices ascend; `high` has room for ascending ones only.
 template <class T>
 SPARSEWIRE_INLINE bool ascend(const T* index, size_t count) {
   bool bad = count && index[0] < 0;

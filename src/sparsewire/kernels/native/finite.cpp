@@ -1,4 +1,4 @@
-// all_finite: one read of the array, with an early end. add_finite: an addition that leaves out what is not finite.
+// all_finite: reads the array once, up to the first non-finite value. add_finite: adds where the sum is finite.
 #include <atomic>
 
 #include "common.hpp"
@@ -8,8 +8,8 @@ namespace {
 
 constexpr size_t kBlock = 1 << 14;
 
-// The exponent's bits are all ones in NaN and inf alone, so the largest magnitude tells. Written so that the compiler
-// vectorises it for whichever instruction set the caller is built for.
+// Only NaN and infinity have an exponent of all ones, so the largest magnitude is at least infinity if there are some.
+// Inlined, so that the compiler vectorises it for the caller's instruction set.
 template <class U>
 inline __attribute__((always_inline)) U largest(const U* x, size_t n, U mask) {
   U most = 0;
@@ -43,7 +43,7 @@ bool finite_range(const U* x, size_t n, U mask, U infinity) {
   return true;
 }
 
-// T and Int are equally wide; the exponent of what is not finite is all ones.
+// T and Int are equally wide; a non-finite sum has an exponent of all ones.
 template <class T, class Int>
 inline __attribute__((always_inline)) void add(T* residual, const T* x, size_t n, Int infinity) {
   for (size_t i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// The extension module: instruction sets, and whatever the other files bind.
+// The extension module: instruction sets, and the functions that the other files bind.
 #include <string>
 
 #include "common.hpp"

@@ -1,4 +1,4 @@
-// descending: numbers of each sign from the largest magnitude down, and where they were.
+// descending: values of each sign from the largest magnitude down, and their positions.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace sparsewire {
 namespace {
 
-// Ascending where numbers descend as said: signs last, magnitudes reversed.
+// A key that ascends in the wanted order: positive before negative, large magnitudes before small ones.
 template <class Bits, class Float>
 Bits key_of(Float value) {
   Bits bits;
@@ -18,7 +18,7 @@ Bits key_of(Float value) {
   return bits ^ static_cast<Bits>(~Bits{0} >> 1);
 }
 
-// By the upper half, in as few digits as its range needs; what comes first stays first. The result may be in `spare`.
+// A stable radix sort by the upper half, in as few digits as its range needs. The result may be in `spare`.
 uint64_t* sort_pairs(uint64_t* pairs, uint64_t* spare, size_t size) {
   constexpr unsigned kMostDigit = 12;
   uint64_t least = ~uint64_t{0}, most = 0;
@@ -48,7 +48,7 @@ void take_apart(const uint64_t* pairs, size_t size, float* magnitudes, int64_t* 
   }
 }
 
-// Each sign alone: both together have a far wider range.
+// Each sign is sorted alone: both together have a far wider range.
 void order(const float* values, size_t size, float* magnitudes, int64_t* places) {
   const size_t above = std::count_if(values, values + size, [](float value) { return !std::signbit(value); });
   Buffer<uint64_t> pairs(size), spare(size);

@@ -62,7 +62,7 @@ SPARSEWIRE_INLINE T from_bits(BitsOf<T> bits) {
   return x;
 }
 
-// The bits of |x| as an integer, 0 if it is not finite: integers have a maximum that vectorises.
+// The bits of |x| as an integer, 0 if it is non-finite: the maximum of integers vectorises.
 template <class T>
 SPARSEWIRE_INLINE BitsOf<T> finite_magnitude(T x, bool* finite) {
   const BitsOf<T> bits = to_bits(x) & std::numeric_limits<BitsOf<T>>::max();
@@ -78,13 +78,13 @@ SPARSEWIRE_INLINE T largest(const T* values, size_t count) {
   return from_bits<T>(top);
 }
 
-struct Grid {
+struct Levels {
   unsigned bits;
-  int64_t levels, marker;  // the marker stands for a value that is not finite
+  int64_t most, marker;  // the marker is the code of a non-finite value
 
-  explicit Grid(int64_t bits_) : bits(static_cast<unsigned>(bits_)) {
+  explicit Levels(int64_t bits_) : bits(static_cast<unsigned>(bits_)) {
     require(bits_ >= 1 && bits_ <= 32, "codes have 1 to 32 bits");
-    levels = (int64_t{1} << (bits - 1)) - 1;
+    most = (int64_t{1} << (bits - 1)) - 1;
     marker = (int64_t{1} << bits) - 1;
   }
   bool narrow() const { return bits <= 24; }  // levels are exact in a float and fit int32
@@ -92,23 +92,23 @@ struct Grid {
 
 // Integer is wide enough for any code. The operations and their order are part of the format.
 template <class Integer, class T>
-SPARSEWIRE_INLINE void quantize_some(const T* values, const uint32_t* noise, size_t count, T norm, Grid grid,
+SPARSEWIRE_INLINE void quantize_some(const T* values, const uint32_t* noise, size_t count, T norm, Levels levels,
                                      uint32_t* codes) {
-  const T divisor = norm > 0 ? norm : T{1}, top = static_cast<T>(grid.levels);
-  const Integer levels = static_cast<Integer>(grid.levels);
-  const uint32_t marker = static_cast<uint32_t>(grid.marker);
+  const T divisor = norm > 0 ? norm : T{1}, top = static_cast<T>(levels.most);
+  const Integer most = static_cast<Integer>(levels.most);
+  const uint32_t marker = static_cast<uint32_t>(levels.marker);
   for (size_t i = 0; i < count; ++i) {
     bool finite;
     const T magnitude = from_bits<T>(finite_magnitude(values[i], &finite));
     const T scaled = magnitude / divisor * top + static_cast<T>(static_cast<int32_t>(noise[i])) * T(0x1p-24);
     const Integer level = static_cast<Integer>(scaled < top ? scaled : top);
-    const Integer code = levels + (to_bits(values[i]) < 0 ? -level : level);
+    const Integer code = most + (to_bits(values[i]) < 0 ? -level : level);
     codes[i] = finite ? static_cast<uint32_t>(code) : marker;
   }
 }
 
 template <class Integer, class T>
-SPARSEWIRE_INLINE void quantize_all(const T* values, size_t count, size_t bucket, Grid grid, uint64_t key,
+SPARSEWIRE_INLINE void quantize_all(const T* values, size_t count, size_t bucket, Levels levels, uint64_t key,
                                     uint32_t* codes, T* norms) {
   constexpr size_t kChunk = 512;
   uint32_t noise[kChunk];
@@ -119,7 +119,7 @@ SPARSEWIRE_INLINE void quantize_all(const T* values, size_t count, size_t bucket
     for (size_t at = start; at < end; at += kChunk) {
       const size_t n = std::min(kChunk, end - at);
       for (size_t i = 0; i < n; ++i) noise[i] = static_cast<uint32_t>(mix_upper(state += kGolden) >> 40);
-      quantize_some<Integer>(values + at, noise, n, norm, grid, codes + at);
+      quantize_some<Integer>(values + at, noise, n, norm, levels, codes + at);
     }
   }
 }
@@ -131,15 +131,15 @@ size_t to_bucket(int64_t bucket, size_t count) {
 
 template <class T>
 auto quantize(In<T> array, int64_t bits, int64_t bucket_, uint64_t key) {
-  const Grid grid(bits);
+  const Levels levels(bits);
   const T* values = array.data();
   const size_t count = array.size(), bucket = to_bucket(bucket_, count);
   Buffer<uint32_t> codes(count);
   Buffer<T> norms(count / bucket + (count % bucket != 0));
   without_gil([&] {
     fastest([=, c = codes.data(), n = norms.data()](auto) SPARSEWIRE_FLATTEN {
-      if (grid.narrow()) return quantize_all<int32_t>(values, count, bucket, grid, key, c, n);
-      quantize_all<int64_t>(values, count, bucket, grid, key, c, n);
+      if (levels.narrow()) return quantize_all<int32_t>(values, count, bucket, levels, key, c, n);
+      quantize_all<int64_t>(values, count, bucket, levels, key, c, n);
     });
   });
   auto first = codes.release();
@@ -147,17 +147,17 @@ auto quantize(In<T> array, int64_t bits, int64_t bucket_, uint64_t key) {
 }
 
 template <class Integer, class T>
-SPARSEWIRE_INLINE void dequantize_all(const uint32_t* codes, size_t count, size_t bucket, Grid grid, const T* norms,
+SPARSEWIRE_INLINE void dequantize_all(const uint32_t* codes, size_t count, size_t bucket, Levels levels, const T* norms,
                                       T* out) {
-  const Integer levels = static_cast<Integer>(grid.levels);
-  const T top = static_cast<T>(grid.levels);
-  const uint32_t marker = static_cast<uint32_t>(grid.marker);
+  const Integer most = static_cast<Integer>(levels.most);
+  const T top = static_cast<T>(levels.most);
+  const uint32_t marker = static_cast<uint32_t>(levels.marker);
   const BitsOf<T> nan = to_bits(std::numeric_limits<T>::quiet_NaN());
   for (size_t start = 0; start < count; start += bucket) {
     T norm;
     std::memcpy(&norm, norms++, sizeof(T));  // norms often lie unaligned in a message
     for (size_t i = start, end = start + std::min(bucket, count - start); i < end; ++i) {
-      const T value = norm * (static_cast<T>(static_cast<Integer>(codes[i]) - levels) / top);
+      const T value = norm * (static_cast<T>(static_cast<Integer>(codes[i]) - most) / top);
       // A mask, as a choice between floats would become a branch.
       const BitsOf<T> marked = -static_cast<BitsOf<T>>(codes[i] == marker);
       out[i] = from_bits<T>((to_bits(value) & ~marked) | (nan & marked));
@@ -173,19 +173,19 @@ SPARSEWIRE_INLINE uint32_t union_of(const uint32_t* codes, size_t count) {
 
 template <class T>
 Out<T> dequantize(In<uint32_t> array, In<T> norms, int64_t bits, int64_t bucket_) {
-  const Grid grid(bits);
+  const Levels levels(bits);
   const uint32_t* codes = array.data();
   const size_t count = array.size(), bucket = to_bucket(bucket_, count);
   require(norms.size() == count / bucket + (count % bucket != 0), "codes and norms do not fit");
   const int64_t any = without_gil([&] {
     return fastest([=](auto) SPARSEWIRE_FLATTEN { return union_of(codes, count); });
   });
-  require(any <= grid.marker, "a code is too large");
+  require(any <= levels.marker, "a code is too large");
   Buffer<T> out(count);
   without_gil([&] {
     fastest([=, n = norms.data(), to = out.data()](auto) SPARSEWIRE_FLATTEN {
-      if (grid.narrow()) return dequantize_all<int32_t>(codes, count, bucket, grid, n, to);
-      dequantize_all<int64_t>(codes, count, bucket, grid, n, to);
+      if (levels.narrow()) return dequantize_all<int32_t>(codes, count, bucket, levels, n, to);
+      dequantize_all<int64_t>(codes, count, bucket, levels, n, to);
     });
   });
   return out.release();

@@ -36,7 +36,7 @@ size_t lanes_of(size_t count) { return count >= 4096 ? kLanes : 1; }
 // fit, 2^64 − 1 gives x − 1 and `first` makes up for it. A frequency of 4096 never overflows: its limit would be 2^32.
 struct Step {
   uint64_t reciprocal = 0;
-  uint32_t limit = 0;              // odd for all but what must not come
+  uint32_t limit = 0;              // even only for symbols without a frequency
   uint16_t rarer = 0, first = 0;  // rarer: 4096 − f
 };
 
@@ -59,7 +59,7 @@ SPARSEWIRE_INLINE uint32_t divide(uint32_t x, const Step& step) {
 }
 
 // Writes words from words[at − 1] downwards; returns where the last one went, or null if a symbol has no frequency.
-// What is full nobody can foresee: no branches, but a borrow and a conditional move.
+// Whether a state overflows is unpredictable: so no branch, but a borrow and a conditional move.
 template <size_t lanes>
 SPARSEWIRE_INLINE uint16_t* encode(const uint8_t* symbols, size_t count, const Steps& steps, uint32_t* out_states,
                                    uint16_t* words, size_t at) {

@@ -8,7 +8,9 @@ The contract, for both:
 - data that cannot have come from the encoder raises `ValueError`, before more memory is taken than `count` asks for.
 """
 
+from .alphabet import alphabet_fit
 from .base import Array, Bytes, index_dtype
+from .bins import reconstruct, symbols_decode, symbols_encode
 from .bits import (
     bitmap,
     from_bitmap,
@@ -35,7 +37,7 @@ from .dense import (
     topk_add,
     topk_sum,
 )
-from .grid import lattice_fit, lattice_levels
+from .frequency_table import frequency_table_decode, frequency_table_encode, frequency_table_resolution
 from .huffman import (
     HUFFMAN_MAX_LENGTH,
     gap_symbols,
@@ -44,10 +46,8 @@ from .huffman import (
     huffman_encode,
     huffman_lengths,
 )
-from .ladder import ladder_decode, ladder_encode
-from .lattice import lattice_join, lattice_points, lattice_split
-from .layout import lattice_layout
 from .quantize import GOLDEN, dequantize, mix64, permute, quantize, random_bits
+from .quantizer_fit import quantizer_fit, two_level_fit
 from .rans import rans_decode, rans_encode
 from .rice import (
     elias_fano_decode,

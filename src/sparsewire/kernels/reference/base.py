@@ -1,4 +1,4 @@
-"""What all kernels share."""
+"""Types and helpers of all kernels."""
 
 from __future__ import annotations
 

@@ -31,21 +31,21 @@ def topk(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
 
 
 def topk_add(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
-    """`topk` of residual + x, which goes into the residual, except where it is not finite: there the old one stays."""
+    """`topk` of residual + x. The sum replaces the residual wherever it is finite."""
     chosen = topk_sum(residual, x, k)
     add_finite(residual, x)
     return chosen
 
 
 def add_finite(residual: Array, x: Array) -> None:
-    """`residual += x`, except where the sum is not finite: there the residual stays as it was."""
+    """`residual += x`, except where the sum is non-finite: there the residual keeps its value."""
     with np.errstate(all="ignore"):
         total = residual + x
     np.copyto(residual, total, where=np.isfinite(total))
 
 
 def topk_sum(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
-    """`topk` of residual + x, which both stay as they are."""
+    """`topk` of residual + x; changes neither."""
     with np.errstate(all="ignore"):
         return topk(residual + x, k)
 

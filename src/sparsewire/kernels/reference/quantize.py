@@ -1,4 +1,4 @@
-"""Randomness, and quantization with it."""
+"""Counter-based random numbers, a keyed permutation, and stochastic quantization."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _walk(ids: NDArray[np.uint64], numel: int, keys: NDArray[np.uint64], swap: b
 def quantize(values: Array, bits: int, bucket: int, key: int) -> tuple[NDArray[np.uint32], Array]:
     """Stochastic rounding to levels −s … s of each bucket's largest finite magnitude, s = 2^(bits−1) − 1.
 
-    A code is level + s; the one code left over, 2^bits − 1, marks a value that is not finite. An entry's random
+    A code is level + s; the one code left over, 2^bits − 1, marks a non-finite value. An entry's random
     number comes from the top 24 bits of `random_bits` at its position. Returns (codes, norms).
     """
     if not (1 <= bits <= 32 and bucket >= 1):
@@ -72,7 +72,7 @@ def quantize(values: Array, bits: int, bucket: int, key: int) -> tuple[NDArray[n
 
 
 def dequantize(codes: NDArray[np.uint32], norms: Array, bits: int, bucket: int) -> Array:
-    """norm × (level / s), NaN for the code that marks a value that was not finite."""
+    """norm × (level / s), NaN for the code that marks a non-finite value."""
     levels = 2 ** (bits - 1) - 1
     if bucket < 1 or norms.size != -(-codes.size // bucket) or (codes.size and int(codes.max()) >= 2**bits):
         raise ValueError("codes and norms do not fit")

@@ -46,11 +46,21 @@ def _rice_parameter(values: Array) -> int:
     return b
 
 
+def zigzag(numbers: Array) -> Array:
+    """0, −1, 1, −2, … → 0, 1, 2, 3, …"""
+    return np.where(numbers < 0, -2 * numbers - 1, 2 * numbers)
+
+
+def unzigzag(codes: Array) -> Array:
+    return np.where(codes & 1, -(codes + 1) // 2, codes // 2)
+
+
 def pack_deltas(numbers: Bytes) -> Bytes:
-    """Numbers below 64 as changes against the one before (the first: against 0), folded to 0, −1, 1, … → 0, 1, 2, …,
-    each that many zeros and a one: what Rice parameters cost where they hardly change."""
-    change = np.diff(numbers.astype(np.int64), prepend=0)
-    ends = np.cumsum(np.where(change < 0, -2 * change - 1, 2 * change) + 1) - 1
+    """Numbers below 64 as zigzag-coded differences (the first against 0) in unary: that many zeros and a one.
+
+    A number that changes little, such as a Rice parameter, takes a bit or two.
+    """
+    ends = np.cumsum(zigzag(np.diff(numbers.astype(np.int64), prepend=0)) + 1) - 1
     return bitmap(ends, int(ends[-1]) + 1 if ends.size else 0)
 
 
@@ -58,8 +68,8 @@ def unpack_deltas(data: Bytes, count: int) -> Bytes:
     ends = np.flatnonzero(np.unpackbits(data, bitorder="little"))
     if ends.size != count or data.size != ((int(ends[-1]) + 8) // 8 if count else 0):
         raise ValueError("the changes do not fit their count")
-    folded = np.diff(ends, prepend=-1) - 1
-    numbers = np.cumsum(np.where(folded & 1, -(folded + 1) // 2, folded // 2))
+    codes = np.diff(ends, prepend=-1) - 1
+    numbers = np.cumsum(unzigzag(codes))
     if count and (numbers.min() < 0 or numbers.max() > 63):
         raise ValueError("a number is not in 0…63")
     return numbers.astype(np.uint8)

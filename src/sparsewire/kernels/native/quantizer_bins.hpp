@@ -1,8 +1,8 @@
-// A grid of magnitudes with cells of one size. Positions are integers, in 1/256 of a cell; the order of the float
-// operations is part of the format.
+// Values to the bins of a uniform quantizer. Positions are integers, in units of 1/256 of the quantization step; the
+// order of the float operations is part of the format.
 #pragma once
 
-#include "lattice.hpp"
+#include "quantizer.hpp"
 
 namespace sparsewire {
 
@@ -62,25 +62,25 @@ SPARSEWIRE_INLINE std::tuple<double, double, double> scan(const T* values, size_
   return scan.result();
 }
 
-// --- values to cells ---------------------------------------------------------------------------------------------
+// --- values to bins ----------------------------------------------------------------------------------------------
 
-// What is in a bin: how many above 0 and below, and the sum and the sum of squares of their units within the cell.
+// A class of bins: how many values above 0 and below, and the sum and the sum of squares of their units within the bin.
 struct Tally {
   int64_t above, under, sum, squares;
 };
 
-SPARSEWIRE_INLINE uint32_t bin_of(uint32_t cell) { return log_linear(cell, 5, bits_below(cell, 5)); }
+SPARSEWIRE_INLINE uint32_t class_of(uint32_t bin) { return log_linear(bin, 5, bits_below(bin, 5)); }
 
-// The same for vectors, which cannot count zeros: a float32 knows its octave. No conditions, or there are no vectors.
-SPARSEWIRE_INLINE int32_t bin_by_float(int32_t cell) {
-  const float number = static_cast<float>(cell | 32);
+// The same without branches, for vectors, which cannot count leading zeros: a float32's exponent is the octave.
+SPARSEWIRE_INLINE int32_t class_by_float(int32_t bin) {
+  const float number = static_cast<float>(bin | 32);
   int32_t bits;
   std::memcpy(&bits, &number, 4);
   const int32_t below = (bits >> 23) - 132;
-  return (below << 5) + (cell >> below);
+  return (below << 5) + (bin >> below);
 }
 
-// −1 for what has a sign, else 0.
+// −1 where the sign bit is set, else 0.
 template <class T>
 SPARSEWIRE_INLINE int32_t flip_of(T value) {
   std::conditional_t<sizeof(T) == 4, int32_t, int64_t> bits;
@@ -92,16 +92,16 @@ SPARSEWIRE_INLINE int32_t flip_of(T value) {
 // take turns, as a value often falls where the one before it did. All are zero again after a flush.
 struct Packed {
   static constexpr size_t kTables = 4, kMost = 8192 * kTables;
-  uint64_t words[kTables][2 * kBins] = {};
-  uint32_t any = 0;  // all cells so far or-ed: none is larger
+  uint64_t words[kTables][2 * kClasses] = {};
+  uint32_t any = 0;  // all bins so far or-ed: an upper bound of each
 
-  // place: 2 · bin + negative
+  // place: 2 · class + negative
   SPARSEWIRE_INLINE void add(size_t table, uint32_t place, uint64_t within) {
     words[table][place] += (uint64_t{1} << 50) + within * (within + (uint64_t{1} << 29));
   }
 
   void flush(Tally* tallies) {
-    const size_t used = 2 * bin_of(any) + 2;
+    const size_t used = 2 * class_of(any) + 2;
     for (auto& table : words)
       for (size_t place = 0; place < used; ++place) {
         const uint64_t word = std::exchange(table[place], 0);
@@ -116,7 +116,7 @@ struct Packed {
 
 constexpr size_t kChunk = 512;
 
-// Units of each value, −1 below the start and for 0, at least kLast where a closer look is needed; whether some are so.
+// Units of each value; −1 in the dead zone. Returns whether some are −1 or kLast: `inside` decides about those.
 template <class T>
 SPARSEWIRE_INLINE bool to_units(const T* values, size_t count, double start, double scale, int32_t* units) {
   const double least = start > 0 ? start : std::numeric_limits<double>::denorm_min();
@@ -130,33 +130,33 @@ SPARSEWIRE_INLINE bool to_units(const T* values, size_t count, double start, dou
   return most >= static_cast<uint32_t>(kLast);
 }
 
-// Whether the value has a place on the grid; if not, it is counted outside.
+// Whether the value has a bin; if not, it is counted in the dead zone or as non-finite.
 template <class T>
-SPARSEWIRE_INLINE bool inside(T value, double start, double scale, Tally* tallies, int32_t* code) {
+SPARSEWIRE_INLINE bool inside(T value, double start, double scale, Tally* tallies, int32_t* bin_index) {
   const double magnitude = std::abs(static_cast<double>(value));
   const bool finite = magnitude < std::numeric_limits<double>::infinity();
   if (finite && magnitude >= start && magnitude > 0) return true;
   const double scaled = finite ? magnitude * scale : 0;
   const int64_t place = static_cast<int64_t>(scaled < kTop ? scaled : kTop);
-  Tally& row = tallies[finite ? kBins : kBins + 1];
+  Tally& row = tallies[finite ? kClasses : kClasses + 1];
   ++row.above;
   row.sum += place;
   row.squares += place * place;
-  *code = finite ? 0 : kNotFinite;
+  *bin_index = finite ? 0 : kNonFinite;
   return false;
 }
 
-// All of a chunk on the grid: what can be is done on vectors; the tables get 2^8 · place + units within the cell.
+// A chunk whose values all have bins, most of it in vectors; `places` hold 2^8 · place + units within the bin.
 template <class T>
-SPARSEWIRE_INLINE void plain_chunk(const T* values, const int32_t* units, size_t count, int32_t* codes,
+SPARSEWIRE_INLINE void plain_chunk(const T* values, const int32_t* units, size_t count, int32_t* bin_indices,
                                    Packed& packed) {
   uint32_t places[kChunk];
   int32_t any = 0;
   for (size_t i = 0; i < count; ++i) {
-    const int32_t cell = units[i] >> 8, flip = flip_of(values[i]);
-    any |= cell;
-    codes[i] = ((cell + 1) ^ flip) - flip;
-    places[i] = static_cast<uint32_t>((2 * bin_by_float(cell) - flip) << 8 | (units[i] & 255));
+    const int32_t bin = units[i] >> 8, flip = flip_of(values[i]);
+    any |= bin;
+    bin_indices[i] = ((bin + 1) ^ flip) - flip;
+    places[i] = static_cast<uint32_t>((2 * class_by_float(bin) - flip) << 8 | (units[i] & 255));
   }
   packed.any |= static_cast<uint32_t>(any);
   size_t i = 0;
@@ -168,29 +168,29 @@ SPARSEWIRE_INLINE void plain_chunk(const T* values, const int32_t* units, size_t
 
 template <class T>
 SPARSEWIRE_INLINE void mixed_chunk(const T* values, const int32_t* units, size_t count, double start, double scale,
-                                   int32_t* codes, Packed& packed, Tally* tallies) {
+                                   int32_t* bin_indices, Packed& packed, Tally* tallies) {
   for (size_t i = 0; i < count; ++i) {
     const uint32_t unit = static_cast<uint32_t>(units[i]);
-    if (unit >= static_cast<uint32_t>(kLast) && !inside(values[i], start, scale, tallies, codes + i)) continue;
-    const uint32_t cell = unit >> 8, flip = static_cast<uint32_t>(flip_of(values[i]));
-    packed.any |= cell;
-    packed.add(i % Packed::kTables, 2 * bin_of(cell) - flip, unit & 255);
-    codes[i] = static_cast<int32_t>(((cell + 1) ^ flip) - flip);
+    if (unit >= static_cast<uint32_t>(kLast) && !inside(values[i], start, scale, tallies, bin_indices + i)) continue;
+    const uint32_t bin = unit >> 8, flip = static_cast<uint32_t>(flip_of(values[i]));
+    packed.any |= bin;
+    packed.add(i % Packed::kTables, 2 * class_of(bin) - flip, unit & 255);
+    bin_indices[i] = static_cast<int32_t>(((bin + 1) ^ flip) - flip);
   }
 }
 
-// Codes and tallies of values for units of 1/scale from `start` on. A code is 0 below the start, `kNotFinite`, or
-// ±(1 + cell); the tallies start at zero, the last two are for those below the start and for those that are not finite.
+// Bin indices and tallies of values for units of 1/scale from `start` on. The tallies start at zero; the last two are
+// for the dead zone and for the non-finite values.
 template <class T>
-SPARSEWIRE_INLINE void cells(const T* values, size_t count, double start, double scale, int32_t* codes,
-                             Tally* tallies, Packed& packed) {
+SPARSEWIRE_INLINE void assign_bins(const T* values, size_t count, double start, double scale, int32_t* bin_indices,
+                                   Tally* tallies, Packed& packed) {
   int32_t units[kChunk];
   for (size_t from = 0; from < count; from += kChunk) {
     const size_t n = std::min(kChunk, count - from);
     if (to_units(values + from, n, start, scale, units))
-      mixed_chunk(values + from, units, n, start, scale, codes + from, packed, tallies);
+      mixed_chunk(values + from, units, n, start, scale, bin_indices + from, packed, tallies);
     else
-      plain_chunk(values + from, units, n, codes + from, packed);
+      plain_chunk(values + from, units, n, bin_indices + from, packed);
     if ((from + kChunk) % Packed::kMost == 0) packed.flush(tallies);
   }
   packed.flush(tallies);

@@ -1,13 +1,14 @@
-// The grid that is just fine enough for a wanted error, or two levels. Every float64 operation is that of the reference.
+// The quantizer with the largest step that keeps a wanted error, or two levels. Every float64 operation is that of the
+// reference.
 #include <nanobind/stl/optional.h>
 
-#include "lattice_cells.hpp"
+#include "quantizer_bins.hpp"
 
 namespace sparsewire {
 namespace {
 
 constexpr size_t kSample = 4096, kListed = 16;
-constexpr double kFine = 256, kClose = 0.97, kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnits = 256, kClose = 0.97, kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kSmallest = 0x1p-80, kLargest = std::numeric_limits<float>::max(), kSmallestUnit = 0x1p-133;
 
 size_t stride_of(size_t count) { return std::max<size_t>(1, count / kSample + (count % kSample != 0)); }
@@ -49,7 +50,7 @@ Sums sums(const T* values, size_t count, size_t stride) {
 }
 
 template <class T>
-Levels lattice_levels(In<T> values, double wanted) {
+Levels two_level_fit(In<T> values, double wanted) {
   check(wanted);
   return without_gil([&, from = values.data(), count = values.size()]() -> Levels {
     const size_t stride = stride_of(count);
@@ -58,10 +59,10 @@ Levels lattice_levels(In<T> values, double wanted) {
   });
 }
 
-// --- a grid for a unit -------------------------------------------------------------------------------------------
+// --- a quantizer for a unit --------------------------------------------------------------------------------------
 
-// The upper half of a float32, rounded towards zero.
-double to_short(double number) {
+// Rounded to bf16 towards zero.
+double to_bf16(double number) {
   float narrow = static_cast<float>(std::min(number, kLargest));
   uint32_t bits;
   std::memcpy(&bits, &narrow, 4);
@@ -70,11 +71,11 @@ double to_short(double number) {
   return narrow;
 }
 
-struct Grid {
+struct Quantizer {
   double start = 0, unit = 0, error = 0;
   uint8_t offsets[kListed + 1] = {};
   size_t listed = 0;
-  bool alone = false;  // whether all that are inside are in the first cell
+  bool alone = false;  // whether all values outside the dead zone are in the first bin
 };
 
 Tally add(const Tally& a, const Tally& b, int64_t sign) {
@@ -83,13 +84,13 @@ Tally add(const Tally& a, const Tally& b, int64_t sign) {
 
 int64_t count_of(const Tally& row) { return row.above + row.under; }
 
-// The mean of units whose halves are at 2f + 1.
+// The mean of values in the middle of their units: at 2f + 1 half-units for unit f.
 int64_t offset_of(const Tally& row) {
   const int64_t count = count_of(row);
   return count ? std::min<int64_t>(255, row.sum / count + 1) : 128;
 }
 
-// 4 × the squared error that an offset leaves.
+// 4 × the squared error with that reconstruction offset.
 int64_t left_by(const Tally& row, int64_t offset) {
   const int64_t away = 1 - 2 * offset;
   return 4 * row.squares + 4 * away * row.sum + count_of(row) * away * away;
@@ -101,54 +102,54 @@ bool worth_a_byte(const Tally& row, const Tally& rest) {
   return count_of(row) * apart * apart > 60000;
 }
 
-// Sets the offsets; returns the squared error that they leave.
-double place_points(const Tally* rows, Grid& grid) {
+// Sets the reconstruction offsets; returns the squared error that they leave.
+double set_offsets(const Tally* rows, Quantizer& quantizer) {
   Tally rest{};
-  for (size_t bin = 0; bin < kBins; ++bin) rest = add(rest, rows[bin], 1);
-  grid.alone = count_of(rest) == count_of(rows[0]);
+  for (size_t row = 0; row < kClasses; ++row) rest = add(rest, rows[row], 1);
+  quantizer.alone = count_of(rest) == count_of(rows[0]);
   const int64_t enough = std::max<int64_t>(16, count_of(rest) >> 6);
   size_t listed = 0;
   for (; listed < kListed && count_of(rows[listed]) >= enough; ++listed) rest = add(rest, rows[listed], -1);
   for (; listed && !worth_a_byte(rows[listed - 1], rest); --listed) rest = add(rest, rows[listed - 1], 1);
-  int64_t left = left_by(rows[kBins], 0);
-  for (size_t cell = 0; cell <= listed; ++cell) {
-    const Tally& row = cell < listed ? rows[cell] : rest;
-    grid.offsets[cell] = static_cast<uint8_t>(offset_of(row));
+  int64_t left = left_by(rows[kClasses], 0);
+  for (size_t bin = 0; bin <= listed; ++bin) {
+    const Tally& row = bin < listed ? rows[bin] : rest;
+    quantizer.offsets[bin] = static_cast<uint8_t>(offset_of(row));
     left += left_by(row, offset_of(row));
   }
-  grid.listed = listed;
+  quantizer.listed = listed;
   return static_cast<double>(left) / 4;
 }
 
 template <class T>
 class Fitter {
  public:
-  Fitter(double smallest, int32_t* codes) : smallest_(smallest), codes_(codes) {}
+  Fitter(double smallest, int32_t* bin_indices) : smallest_(smallest), bin_indices_(bin_indices) {}
 
-  // Leaves codes and tallies of the values; what was done last is not done again.
-  const Grid& fit(const T* values, size_t count, double unit) {
-    unit = std::max(to_short(unit), kSmallestUnit);
-    if (values == values_ && unit == grid_.unit) return grid_;
+  // Leaves bin indices and tallies of the values. Does nothing where the last call had the same values and unit.
+  const Quantizer& fit(const T* values, size_t count, double unit) {
+    unit = std::max(to_bf16(unit), kSmallestUnit);
+    if (values == values_ && unit == quantizer_.unit) return quantizer_;
     values_ = values;
-    const double start = to_short(smallest_ < kFine * unit / 16 ? 0.6 * kFine * unit : smallest_), scale = 1 / unit;
+    const double start = to_bf16(smallest_ < kUnits * unit / 16 ? 0.6 * kUnits * unit : smallest_), scale = 1 / unit;
     std::fill_n(rows_, kRows, Tally{});
-    fastest([=, codes = codes_, rows = rows_, &packed = packed_](auto)
-                SPARSEWIRE_FLATTEN { cells(values, count, start, scale, codes, rows, packed); });
-    grid_ = {};
-    grid_.start = start;
-    grid_.unit = unit;
+    fastest([=, bin_indices = bin_indices_, rows = rows_, &packed = packed_](auto)
+                SPARSEWIRE_FLATTEN { assign_bins(values, count, start, scale, bin_indices, rows, packed); });
+    quantizer_ = {};
+    quantizer_.start = start;
+    quantizer_.unit = unit;
     const double root = std::sqrt(static_cast<double>(count));
-    grid_.error = unit * std::sqrt(place_points(rows_, grid_)) + 0.5 * unit * root;
-    return grid_;
+    quantizer_.error = unit * std::sqrt(set_offsets(rows_, quantizer_)) + 0.5 * unit * root;
+    return quantizer_;
   }
 
   const Tally* rows() const { return rows_; }
 
  private:
   double smallest_;
-  int32_t* codes_;
+  int32_t* bin_indices_;
   const T* values_ = nullptr;
-  Grid grid_;
+  Quantizer quantizer_;
   Packed packed_;
   Tally rows_[kRows];
 };
@@ -159,20 +160,20 @@ class Fitter {
 template <class T>
 double search(Fitter<T>& fitter, const T* sample, size_t count, double allowed) {
   const double root = std::sqrt(static_cast<double>(count));
-  double unit = allowed * std::sqrt(12.0) / kFine, good = 0, bad = kInfinity;
+  double unit = allowed * std::sqrt(12.0) / kUnits, good = 0, bad = kInfinity;
   for (int turn = 0; turn < 10; ++turn) {
-    const Grid& grid = fitter.fit(sample, count, unit);
-    const double ratio = grid.error / root / allowed;
-    (ratio <= 1 ? good : bad) = grid.unit;
-    if (bad < 1.01 * good || (ratio <= 1 && (ratio >= kClose || grid.alone))) break;
-    unit = grid.unit * std::min(4.0, std::max(0.25, 0.988 / ratio));
+    const Quantizer& quantizer = fitter.fit(sample, count, unit);
+    const double ratio = quantizer.error / root / allowed;
+    (ratio <= 1 ? good : bad) = quantizer.unit;
+    if (bad < 1.01 * good || (ratio <= 1 && (ratio >= kClose || quantizer.alone))) break;
+    unit = quantizer.unit * std::min(4.0, std::max(0.25, 0.988 / ratio));
     if (!(good < unit && unit < bad)) unit = std::sqrt(good * bad);
   }
   return good > 0 ? good : unit;
 }
 
 template <class T>
-bool many_cells(Fitter<T>& fitter, const T* values, size_t count, double allowed, Grid& grid) {
+bool uniform(Fitter<T>& fitter, const T* values, size_t count, double allowed, Quantizer& quantizer) {
   const size_t stride = stride_of(count);
   std::vector<T> sample;
   if (stride > 1)
@@ -181,23 +182,23 @@ bool many_cells(Fitter<T>& fitter, const T* values, size_t count, double allowed
   double unit = stride > 1 ? search<T>(fitter, sample.data(), sample.size(), each)
                            : search<T>(fitter, values, count, each);
   for (int turn = 0; turn < 12; ++turn) {
-    grid = fitter.fit(values, count, unit);
-    if (grid.error <= allowed) return true;
-    unit = grid.unit * std::max(0.5, 0.985 * allowed / grid.error);
+    quantizer = fitter.fit(values, count, unit);
+    if (quantizer.error <= allowed) return true;
+    unit = quantizer.unit * std::max(0.5, 0.985 * allowed / quantizer.error);
   }
   return false;
 }
 
-// Whether there is a grid: codes and counts (above 0 and below, for each bin) are filled then.
+// Whether there is a quantizer; bin indices and counts (above 0 and below, for each class) are filled then.
 template <class T>
-bool find(const T* values, size_t count, double wanted, int32_t* codes, int64_t* counts, Grid& grid) {
+bool find(const T* values, size_t count, double wanted, int32_t* bin_indices, int64_t* counts, Quantizer& quantizer) {
   const auto [smallest, largest, energy] =
       fastest([=](auto) SPARSEWIRE_FLATTEN { return scan(values, count); });
   if (largest != 0 && !(kSmallest <= largest && largest <= kLargest)) return false;
-  Fitter<T> fitter(smallest, codes);
+  Fitter<T> fitter(smallest, bin_indices);
   if (largest == 0)
-    grid = fitter.fit(values, count, 1);
-  else if (!many_cells(fitter, values, count, wanted * std::sqrt(energy) * (1 - 1e-6), grid))
+    quantizer = fitter.fit(values, count, 1);
+  else if (!uniform(fitter, values, count, wanted * std::sqrt(energy) * (1 - 1e-6), quantizer))
     return false;
   for (size_t row = 0; row < kRows; ++row) {
     counts[2 * row] = fitter.rows()[row].above;
@@ -209,22 +210,23 @@ bool find(const T* values, size_t count, double wanted, int32_t* codes, int64_t*
 using Found = std::tuple<double, double, Out<uint8_t>, Out<int32_t>, Out<int64_t>>;
 
 template <class T>
-std::optional<Found> lattice_fit(In<T> values, double wanted) {
+std::optional<Found> quantizer_fit(In<T> values, double wanted) {
   check(wanted);
-  Buffer<int32_t> codes(values.size());
+  Buffer<int32_t> bin_indices(values.size());
   Buffer<int64_t> counts(2 * kRows);
-  Grid grid;
-  if (!without_gil([&] { return find(values.data(), values.size(), wanted, codes.data(), counts.data(), grid); }))
-    return {};
-  Buffer<uint8_t> offsets(grid.listed + 1);
-  std::copy_n(grid.offsets, grid.listed + 1, offsets.data());
-  return Found(grid.start, grid.unit, offsets.release(), codes.release(), counts.release());
+  Quantizer quantizer;
+  const bool found = without_gil(
+      [&] { return find(values.data(), values.size(), wanted, bin_indices.data(), counts.data(), quantizer); });
+  if (!found) return {};
+  Buffer<uint8_t> offsets(quantizer.listed + 1);
+  std::copy_n(quantizer.offsets, quantizer.listed + 1, offsets.data());
+  return Found(quantizer.start, quantizer.unit, offsets.release(), bin_indices.release(), counts.release());
 }
 
 template <class T>
 void bind(nb::module_& m) {
-  m.def("lattice_levels", &lattice_levels<T>, nb::arg("values").noconvert(), nb::arg("wanted"));
-  m.def("lattice_fit", &lattice_fit<T>, nb::arg("values").noconvert(), nb::arg("wanted"));
+  m.def("two_level_fit", &two_level_fit<T>, nb::arg("values").noconvert(), nb::arg("wanted"));
+  m.def("quantizer_fit", &quantizer_fit<T>, nb::arg("values").noconvert(), nb::arg("wanted"));
 }
 
 const Binder binder([](nb::module_& m) {
