@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import warnings
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", RuntimeWarning)
-    import sparsewire  # noqa: F401
+    import sparsewire
+    from sparsewire import registry
 
 from torch_pool import ranks  # noqa: F401
 
@@ -24,3 +26,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 settings.load_profile("sparsewire")
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`values=failing`, a codec that raises, for one test."""
+    from toy_values import Failing
+
+    monkeypatch.setattr(registry, "_added", {slot: dict(known) for slot, known in registry._added.items()})
+    sparsewire.register(Failing)

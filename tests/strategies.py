@@ -33,12 +33,10 @@ MOST_NUMEL = {"bloom": 2**16}
 MEMORIES = [name for name in list_codecs()["memory"] if name != "none"] + ["residual(decay=0.9)"]
 TRANSFORMS = [*list_codecs()["transform"], "rows(width=3)", "haar(pairs=true)"]
 EXCHANGES = list_codecs()["exchange"]
-BROKEN = ["failing"]  # codecs that fail on purpose
-VALUES = [name for name in list_codecs()["values"] if name not in BROKEN]
 INDEX_CODECS = [*BLOOMS, *list_codecs()["indices"], "rice(block=8)"]
-VALUE_CODECS = [*VALUES, *CHAINS]
+VALUE_CODECS = [*list_codecs()["values"], *CHAINS]
 PAIRS = [
-    *itertools.product(list_codecs()["indices"], VALUES),
+    *itertools.product(list_codecs()["indices"], list_codecs()["values"]),
     *itertools.product(BLOOMS, ["raw"]),
     *zip(itertools.cycle(INDEX_CODECS[::-1]), CHAINS, strict=False),
 ]

@@ -199,6 +199,7 @@ def test_what_is_non_finite_reaches_the_receivers_and_the_residual_stays_as_it_w
     assert same_bits(residual, before)
 
 
+@pytest.mark.usefixtures("failing")
 @pytest.mark.parametrize("x", [np.ones((1,) * 33, np.float32), np.ones(1, np.float32)])
 def test_an_error_leaves_the_residual_as_it_was(x: np.ndarray) -> None:
     s = "topk(100%)" if x.ndim > 1 else "topk(100%) | values=failing"

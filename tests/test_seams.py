@@ -208,6 +208,7 @@ def test_one_ranks_overflow_is_seen_by_all_and_touches_no_buffer(exchange: str, 
 
 
 @every_exchange
+@pytest.mark.usefixtures("failing")
 @pytest.mark.parametrize("fault", ["dtype", "residual", "encode"])
 def test_a_rank_that_cannot_take_part_keeps_nobody_waiting(exchange: str, fault: str) -> None:
     def fn(comm: Communicator) -> BaseException | None:

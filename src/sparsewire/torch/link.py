@@ -35,7 +35,7 @@ class Link:
     ) -> None:  # fmt: skip
         self.comm = comm
         self.averager = Averager(comm, settings)
-        self._names, self._socket, self._close, self._scaler = names, socket, close, scaler
+        self._names, self._socket, self._close, self.scaler = names, socket, close, scaler
         self._staging = Kept()
         self._step: list[Parcel[Bucket]] = []
         self._follow_scaler()
@@ -123,8 +123,8 @@ class Link:
             self._finish()
 
     def _follow_scaler(self) -> None:
-        if self._scaler is not None:
-            self.averager.follow(self._scaler.get_scale())
+        if self.scaler is not None:
+            self.averager.follow(self.scaler.get_scale())
 
     def _finish(self) -> None:
         parcels, self._step = self._step, []
