@@ -73,9 +73,15 @@ def topk_args(draw: st.DrawFn) -> Args:
 
 
 @st.composite
-def topk_add_args(draw: st.DrawFn) -> Args:
+def topk_sum_args(draw: st.DrawFn) -> Args:
+    """(residual, x, k), or with decay, velocity, momentum and Nesterov's look-ahead."""
     x, k = draw(topk_args())
-    return draw(dense(x.dtype.name, x.size)), x, k
+    kind, size = x.dtype.name, x.size
+    plain = draw(dense(kind, size)), x, k
+    if draw(st.booleans()):
+        return plain
+    velocity = draw(st.none() | st.builds(make, st.sampled_from(KINDS), st.just(size), st.just(kind), seeds))
+    return *plain, draw(st.sampled_from([1.0, 0.95])), velocity, 0.9, draw(st.booleans())
 
 
 @st.composite
@@ -269,13 +275,13 @@ rice_args = st.tuples(gap_lists(), st.sampled_from([8, 64, 1024]))
 # What encoders and selections are given.
 WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "accumulate": accumulate_args(),
-    "add_finite": topk_add_args().map(lambda args: args[:2]),
     "all_finite": st.tuples(dense()),
     "alphabet_fit": alphabet_args(),
     "bitmap": small_supports,
     "bloom_build": bloom_args(),
     "bloom_conflicts": bloom_conflicts_args(),
     "chord_knots": knot_args(),
+    "compensate": topk_sum_args().map(lambda args: (*args[:2], *args[3:])),
     "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
     "frequency_table_encode": table_args(),
@@ -301,8 +307,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "symbols_encode": symbols_args(),
     "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-60, 1e-45, 0.5, 1.0, 1e30, np.inf])).map(threshold_args),
     "topk": topk_args(),
-    "topk_add": topk_add_args(),
-    "topk_sum": topk_add_args(),
+    "topk_sum": topk_sum_args(),
     "two_level_fit": fit_args(),
 }
 

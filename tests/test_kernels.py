@@ -24,7 +24,7 @@ from sparsewire.kernels.reference.frequency_table import _pack_exact
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
-DENSE = ["accumulate", "all_finite", "threshold", "topk", "topk_add", "topk_sum"]
+DENSE = ["accumulate", "all_finite", "threshold", "topk", "topk_sum"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -120,8 +120,9 @@ def exact_table(*frequencies: int) -> np.ndarray:
 REFUSED: list[tuple[str, Args]] = [
     ("topk", (np.zeros(3, np.float32), 4)),
     ("topk", (np.zeros(3, np.float32), -1)),
-    ("topk_add", (np.zeros(3, np.float32), np.zeros(3, np.float32), 4)),
-    ("topk_add", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
+    ("compensate", (np.zeros(3, np.float32), np.zeros(4, np.float32))),
+    ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1.0, np.zeros(4, np.float32))),
+    ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1, 1.0, np.zeros(4, np.float32))),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 4)),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
     ("threshold", (np.zeros(3, np.float32), -1)),
@@ -196,10 +197,11 @@ def test_malformed_arguments_are_a_value_error(name: str, args: Args, module: An
 
 
 @pytest.mark.parametrize("module", [reference, *([native] if native else [])])
-@pytest.mark.parametrize("name", ["topk_add", "topk_sum"])
-def test_a_sum_that_is_no_number_comes_without_a_warning(name: str, module: Any) -> None:
+def test_a_sum_that_is_no_number_comes_without_a_warning(module: Any) -> None:
     residual, x = np.array([np.inf, 3e38, 1], np.float32), np.array([-np.inf, 3e38, 1], np.float32)
-    assert getattr(module, name)(residual, x, 2)[0].tolist() == [0, 1]
+    assert module.topk_sum(residual, x, 2)[0].tolist() == [0, 1]
+    module.compensate(residual, x)
+    assert not np.isfinite(residual[:2]).any()
 
 
 # --- large enough to be sampled ----------------------------------------------------------------------------------
@@ -253,10 +255,22 @@ def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str, isa: str
         expected = reference.topk(start + x, k)
         for threads in (1, 2):
             residual = start.copy()
-            assert plain(native.topk_sum(residual, x, k, threads)) == plain(expected)
+            assert plain(native.topk_sum(residual, x, k, threads=threads)) == plain(expected)
             assert plain(residual) == plain(start)
-            assert plain(native.topk_add(residual, x, k, threads)) == plain(expected)
-            assert plain(residual) == plain(start + x)
+
+
+@needs_native
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_topk_of_residual_velocity_and_gradient_writes_nothing(kind: str, isa: str, nesterov: bool) -> None:
+    native.set_isa(isa)
+    x, start = large(kind, "float32"), large("normal", "float32")[: large(kind, "float32").size]
+    residual, velocity = start.copy(), start[::-1].copy()
+    settings = (0.5, velocity, 0.9, nesterov)
+    for k in (1, x.size // 100):
+        assert plain(native.topk_sum(residual, x, k, *settings)) == plain(reference.topk_sum(start, x, k, *settings))
+    assert plain(residual) == plain(start) and plain(velocity) == plain(start[::-1].copy())
 
 
 @needs_native

@@ -54,14 +54,14 @@ def test_a_transform_is_linear_and_orthonormal(transform: str, x: np.ndarray) ->
 
 
 @every_transform
-@given(x=tensors(), select=selects())
+@given(x=tensors(("float32", "float64")), select=selects())
 def test_with_a_transform_what_is_left_is_the_input_less_what_was_decoded(
     transform: str, x: np.ndarray, select: str
 ) -> None:
     frame, left = sw.compress(x, f"{select} | transform={transform} | values=qsgd(6)")
     decoded = sw.decode(frame)
     assert decoded.to_dense().shape == left.shape == x.shape
-    close(work(np.asarray(left)), work(x) - decoded.flat(), x.dtype.name)
+    close(work(np.asarray(left)) + decoded.flat(), work(x), x.dtype.name)
     assert sw.inspect(frame)["k"] == decoded.count
     assert sw.inspect(frame)["width"] == decoded.width
 

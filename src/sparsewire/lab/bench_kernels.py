@@ -7,6 +7,7 @@ import importlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from .. import kernels
 from ..codec import decode
 from ..compression import compress
 from ..contract import Context
+from ..exchange import Piece
+from ..exchange.allgather import Gathered
 from ..kernels import Array
 from ..scheme import scheme
+from ..sparse import Sparse
 from . import measure
 from .measure import Run
 from .tables import number, publish, table
@@ -25,6 +29,7 @@ READ, READ_1M, MEMSET, SORT = "read floor", "read floor, d = 1M", "memset floor"
 TORCH = "torch.topk + sort + gather"
 SMALL = 1_000_000
 PEERS = 8
+RANKS = 4
 SCHEME = "topk(ratio={ratio}) | indices=rice | values=qsgd(bits=7)"
 
 
@@ -64,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 def run(size: int, ratio: float, repeat: int) -> dict[str, Any]:
     """Machine, settings and a row per case."""
     data = Data(measure.noise(size), measure.share(ratio, size), ratio, kernels.threads)
-    cases = [case for part in (_floors, _dense, _torch, _codecs, _whole) for case in part(data)]
+    cases = [case for part in (_floors, _dense, _steps, _torch, _codecs, _whole) for case in part(data)]
     runs = {case.name: case.run for case in cases}
     slow = frozenset(case.name for case in cases if case.slow)
     with measure.progress(repeat * len(cases)) as advance:
@@ -111,18 +116,43 @@ def _floors(data: Data) -> Iterator[Case]:
 
 def _dense(data: Data) -> Iterator[Case]:
     x, k, threads = data.x, data.k, data.threads
-    residual = measure.noise(x.size, seed=1)
     edge = int(kernels.magnitude_bits(kernels.topk(x, k)[1]).min())
     bits = np.dtype(np.uint32)
     out = np.empty_like(x)
     parts = [_peer(data, seed) for seed in range(PEERS)]
     yield Case("topk", lambda: kernels.topk(x, k, threads), target=1.6, versus_torch=25)
-    yield Case("topk, fused residual", lambda: kernels.topk_add(residual, x, k, threads), target=2.2)
     yield Case("threshold", lambda: kernels.threshold(x, edge, threads))
     yield Case("all_finite", lambda: kernels.all_finite(x, threads))
     yield Case("NumPy partition", lambda: np.partition(np.abs(x).view(bits), x.size - k), slow=True)
     name = f"accumulate {PEERS} peers"
     yield Case(name, lambda: kernels.accumulate(out, parts, 1 / PEERS, threads), MEMSET, 2.0)
+
+
+def _steps(data: Data) -> Iterator[Case]:
+    """What a training step does per tensor: pick from the compensated gradient, keep the rest, accumulate the mean."""
+    for memory in ("residual", "residual(decay=0.9)"):
+        plan = scheme(f"topk({data.ratio}) | memory={memory}")
+        x = data.x.copy()
+        state = {name: measure.noise(x.size, seed=3) for name in plan.memory.buffers}
+        piece = Piece("w", x, (x.size,), "float32", state)
+        ctx = piece.context(plan, 0, 0, 0)
+        selection = piece.select(plan, ctx)
+        parts = [Sparse.trusted(*_peer(data, seed), (x.size,), "float32") for seed in range(1, RANKS)]
+        sent = Sparse.trusted(selection.indices, selection.values, (x.size,), "float32")
+        outcome = Gathered(0, [sent, *parts], False)
+        stages: dict[str, Run] = {
+            "pick": partial(piece.select, plan, ctx),
+            "keep": partial(piece.keep, plan, outcome),
+            f"accumulate {RANKS} ranks": partial(outcome.mean_into, x),
+        }
+        stages["all"] = partial(_run_all, list(stages.values()))
+        for stage, run in stages.items():
+            yield Case(f"step, {memory}: {stage}", run)
+
+
+def _run_all(runs: list[Run]) -> None:
+    for run in runs:
+        run()
 
 
 def _peer(data: Data, seed: int) -> tuple[Array, Array]:
@@ -171,7 +201,7 @@ def _whole(data: Data) -> Iterator[Case]:
     plan = scheme(SCHEME.format(ratio=data.ratio))
     residual = measure.noise(data.x.size, seed=2)
     frame = compress(data.x, plan)[0]
-    yield Case("compress: topk, residual, rice, qsgd", lambda: compress(data.x, plan, residual=residual), target=3.5)
+    yield Case("compress: topk, residual, rice, qsgd", lambda: compress(data.x, plan, residual=residual), target=5)
     yield Case("decode: rice, qsgd", lambda: decode(frame))
 
 

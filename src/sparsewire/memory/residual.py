@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..contract import Context, Feedback, Memory, Select, State
+from ..contract import Feedback, LinearMemory, State, Terms
 from ..kernels import Array
-from ..kernels.scratch import scratch
 
 
 @dataclass(frozen=True)
-class Residual(Memory):
+class Residual(LinearMemory):
     """Error feedback: a = decay · residual + x is selected from, and residual ← a − sent.
 
     `decay` below 1 forgets old errors, as SparseLoCo (0.95) and DeMo (0.999) do; for training with an exchange in every
@@ -28,20 +25,9 @@ class Residual(Memory):
     def check(self) -> None:
         self.expect(0 <= self.decay <= 1, "decay lies in 0 … 1")
 
-    def total(self, state: State, x: Array) -> Array:
-        return self._compensate(state["residual"], x, scratch(x.size, x.dtype))
-
-    def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
-        if self.decay == 1:
-            return select.pick_sum(state["residual"], x, ctx)
-        return super().pick(select, state, x, ctx)
+    def terms(self, state: State) -> Terms:
+        return Terms(state["residual"], self.decay)
 
     def keep(self, state: State, x: Array, feedback: Feedback) -> None:
-        self._compensate(state["residual"], x, state["residual"])
+        self.terms(state).compensate(x)
         feedback.take_sent(state["residual"])
-
-    def _compensate(self, residual: Array, x: Array, out: Array) -> Array:
-        with np.errstate(all="ignore"):
-            if self.decay != 1:
-                residual = np.multiply(residual, x.dtype.type(self.decay), out=out)
-            return np.add(residual, x, out=out)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import kernels
-from ..contract import Context, Select
+from ..contract import Context, Select, Terms
 from ..errors import SchemeError
 from ..kernels import Array
 
@@ -51,7 +51,10 @@ class TopK(Counted):
             return kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype), threads=kernels.threads)
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)
 
-    def pick_sum(self, residual: Array, x: Array, ctx: Context) -> tuple[Array, Array]:
+    def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> tuple[Array, Array]:
         if self.k == 0:
-            return super().pick_sum(residual, x, ctx)
-        return kernels.topk_sum(residual, x, self.count(x.size), threads=kernels.threads)
+            return super().pick_sum(terms, x, ctx)
+        return kernels.topk_sum(
+            terms.residual, x, self.count(x.size), terms.decay, terms.velocity, terms.momentum, terms.nesterov,
+            threads=kernels.threads,
+        )  # fmt: skip

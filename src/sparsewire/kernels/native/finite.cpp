@@ -1,4 +1,4 @@
-// all_finite: reads the array once, up to the first non-finite value. add_finite: adds where the sum is finite.
+// all_finite: reads the array once, up to the first non-finite value.
 #include <atomic>
 
 #include "common.hpp"
@@ -44,42 +44,6 @@ bool finite_range(const U* x, size_t n, U mask, U infinity) {
 }
 
 // T and Int are equally wide; a non-finite sum has an exponent of all ones.
-template <class T, class Int>
-inline __attribute__((always_inline)) void add(T* residual, const T* x, size_t n, Int infinity) {
-  for (size_t i = 0; i < n; ++i) {
-    const T old = residual[i], total = old + x[i];
-    Int bits;
-    std::memcpy(&bits, &total, sizeof bits);
-    residual[i] = (bits & infinity) == infinity ? old : total;
-  }
-}
-
-template <class T, class Int>
-void add_plain(T* residual, const T* x, size_t n, Int infinity) {
-  add(residual, x, n, infinity);
-}
-
-#if defined(__x86_64__)
-template <class T, class Int>
-__attribute__((target("avx2"))) void add_avx2(T* residual, const T* x, size_t n, Int infinity) {
-  add(residual, x, n, infinity);
-}
-#endif
-
-template <class T, class Int>
-void add_finite(InOut<T> residual, In<T> x) {
-  require(residual.size() == x.size(), "the residual and x differ in size");
-  const Int infinity = static_cast<Int>(sizeof(T) == 4 ? 0x7F800000 : 0x7FF0000000000000);
-  T* data = residual.data();
-  const T* added = x.data();
-  const size_t size = x.size();
-  nb::gil_scoped_release release;
-#if defined(__x86_64__)
-  if (isa() != Isa::plain) return add_avx2<T, Int>(data, added, size, infinity);
-#endif
-  add_plain<T, Int>(data, added, size, infinity);
-}
-
 template <class T, class U>
 bool all_finite(In<T> x, int threads) {
   const U* data = reinterpret_cast<const U*>(x.data());
@@ -99,8 +63,6 @@ bool all_finite(In<T> x, int threads) {
 const Binder binder([](nb::module_& m) {
   m.def("all_finite", &all_finite<float, uint32_t>, nb::arg("x"), nb::arg("threads") = 1);
   m.def("all_finite", &all_finite<double, uint64_t>, nb::arg("x"), nb::arg("threads") = 1);
-  m.def("add_finite", &add_finite<float, int32_t>, nb::arg("residual").noconvert(), nb::arg("x").noconvert());
-  m.def("add_finite", &add_finite<double, int64_t>, nb::arg("residual").noconvert(), nb::arg("x").noconvert());
 });
 
 }  // namespace

@@ -1,10 +1,9 @@
 // Exact selection of the largest entries in one pass over the dense array.
 //
 // 1. A sample of cache lines gives a floor that slightly more than k magnitudes exceed.
-// 2. One pass lists what exceeds it (and adds the gradient to the residual, or reads both as one, on the way).
+// 2. One pass lists what exceeds it (of the gradient, or of a compensated gradient that is never written out).
 // 3. Histograms over the list find the k-th magnitude, and the list is filtered.
 // Where the sample misled (few distinct values, hidden clusters) the k-th magnitude comes from dense histograms.
-#include <optional>
 #include <string>
 
 #include "select_collect.hpp"
@@ -65,13 +64,13 @@ template <class T, class Index>
 size_t take_dense(const Dense<T>& dense, Edge<T>& edge, bool only_ties, Chosen<T, Index>& out) {
   int32_t indices[kBlock<T> + kSlack];
   T values[kBlock<T> + kSlack];
-  const T* x = dense.source();
+  const T* x = dense.x;
+  const Scan<T> list = passes<T>().scan[static_cast<int>(Mode::list)];
   const Bits<T> floor = edge.ties ? edge.bits - 1 : edge.bits;
   size_t at = 0;
   for (; at < dense.size && !out.full() && !(only_ties && edge.ties == 0); at += kBlock<T>) {
     const size_t n = std::min(kBlock<T>, dense.size - at);
-    const size_t size =
-        scan<T>(Mode::list)(const_cast<T*>(x) + at, x + at, n, 0, floor, indices, values, nullptr);
+    const size_t size = list(x + at, x + at, n, 0, floor, indices, values);
     out.take(indices, values, size, at, edge);
   }
   return at;
@@ -79,7 +78,7 @@ size_t take_dense(const Dense<T>& dense, Edge<T>& edge, bool only_ties, Chosen<T
 
 template <class T, class Index>
 void take_exact(const Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
-  Edge<T> edge = select_dense(dense.source(), dense.size, k, workspace<T>().rest);
+  Edge<T> edge = select_dense(dense.x, dense.size, k, workspace<T>().rest);
   take_dense(dense, edge, false, out);
 }
 
@@ -127,16 +126,16 @@ bool take_with_ties(const Dense<T>& dense, const Hits<T>& hits, Edge<T> edge, Ch
 
 // False if the sample was no guide.
 template <class T, class Index>
-bool take_sampled(Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
+bool take_sampled(const Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
   T* sampled;
-  const size_t size = sample(dense.residual, dense.x, dense.size, workspace<T>().sampled, sampled);
+  const size_t size = sample(dense.terms, dense.x, dense.size, workspace<T>().sampled, sampled);
   for (const double margin : {3.5, 30.0}) {
     const Bracket<T> edges = bracket(sampled, size, dense.size, k, margin);
     const Hits<T> hits = collect(dense, edges.floor(), edges.capacity);
     if (!hits.complete) return false;
     if (hits.size >= k) return take_largest(hits, edges, k, out), true;
     // A common value was left out of the list: its first occurrences are easily found again.
-    if (dense.mode == Mode::sum && edges.common) return false;
+    if (dense.terms.residual && edges.common) return false;
     if (edges.common && take_with_ties(dense, hits, {edges.low, k - hits.size}, out)) return true;
     out.clear();
   }
@@ -147,12 +146,11 @@ template <class T, class Index>
 void take_topk_of_copy(const Dense<T>& dense, size_t k, Chosen<T, Index>& out);
 
 template <class T, class Index>
-void take_topk(Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
+void take_topk(const Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
   const bool sampling = dense.size >= kSmall && k <= dense.size / 8 && k > 0;
   if (sampling && take_sampled(dense, k, out)) return;
   out.clear();
-  if (dense.adding()) collect(dense, kMaxBits<T>, 0);
-  if (dense.mode == Mode::sum) return take_topk_of_copy(dense, k, out);
+  if (dense.terms.residual) return take_topk_of_copy(dense, k, out);
   if (k > 0) take_exact(dense, k, out);
 }
 
@@ -160,26 +158,24 @@ void take_topk(Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
 template <class T, class Index>
 void take_topk_of_copy(const Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
   T* total = workspace<T>().total.take(dense.size);
-  for (size_t i = 0; i < dense.size; ++i) total[i] = dense.residual[i] + dense.x[i];
-  Dense<T> copy{nullptr, total, dense.size, dense.threads, Mode::list};
-  take_topk(copy, k, out);
+  passes<T>().combine(dense.terms, dense.x, dense.size, total);
+  take_topk(Dense<T>{total, dense.size, dense.threads}, k, out);
 }
 
 bool fits_int32(size_t size) { return size <= size_t{1} << 31; }
 
 template <class T, class Index>
-nb::object choose(Dense<T> dense, size_t k) {
+nb::object choose(const Dense<T>& dense, size_t k) {
   Chosen<T, Index> out(k);
   {
     nb::gil_scoped_release release;
     take_topk(dense, k, out);
-    dense.restore();
   }
   return out.release();
 }
 
 template <class T>
-nb::object topk_of(Dense<T> dense, int64_t k) {
+nb::object topk_of(const Dense<T>& dense, int64_t k) {
   if (k < 0 || static_cast<size_t>(k) > dense.size)
     throw std::invalid_argument("k must lie in 0…" + std::to_string(dense.size) + ", not " + std::to_string(k));
   return fits_int32(dense.size) ? choose<T, int32_t>(dense, k) : choose<T, int64_t>(dense, k);
@@ -187,20 +183,28 @@ nb::object topk_of(Dense<T> dense, int64_t k) {
 
 template <class T>
 nb::object topk(const In<T>& x, int64_t k, int threads) {
-  return topk_of(Dense<T>{nullptr, x.data(), x.size(), threads, Mode::list}, k);
+  return topk_of(Dense<T>{x.data(), x.size(), threads}, k);
 }
 
 template <class T>
-nb::object topk_add(const InOut<T>& residual, const In<T>& x, int64_t k, int threads) {
+nb::object topk_sum(const In<T>& residual, const In<T>& x, int64_t k, double decay, std::optional<In<T>> velocity,
+                    double momentum, bool nesterov, int threads) {
   require(residual.size() == x.size(), "the residual and x differ in size");
-  return topk_of(Dense<T>{residual.data(), x.data(), x.size(), threads, Mode::add}, k);
+  require(!velocity || velocity->size() == x.size(), "the velocity and x differ in size");
+  const Terms<T> terms{residual.data(), velocity ? velocity->data() : nullptr, static_cast<T>(decay),
+                       static_cast<T>(momentum), nesterov};
+  return topk_of(Dense<T>{x.data(), x.size(), threads, terms}, k);
 }
 
-// The residual is only read: `Dense` shares its pointer with the mode that writes.
 template <class T>
-nb::object topk_sum(const In<T>& residual, const In<T>& x, int64_t k, int threads) {
+void compensate(const InOut<T>& residual, const In<T>& x, double decay, std::optional<InOut<T>> velocity,
+                double momentum, bool nesterov) {
   require(residual.size() == x.size(), "the residual and x differ in size");
-  return topk_of(Dense<T>{const_cast<T*>(residual.data()), x.data(), x.size(), threads, Mode::sum}, k);
+  require(!velocity || velocity->size() == x.size(), "the velocity and x differ in size");
+  T* moving = velocity ? velocity->data() : nullptr;
+  const Terms<T> terms{residual.data(), moving, static_cast<T>(decay), static_cast<T>(momentum), nesterov};
+  nb::gil_scoped_release release;
+  passes<T>().advance(residual.data(), moving, terms, x.data(), x.size());
 }
 
 // How many hits to make room for; 0 if there may be so many that two passes are cheaper than the room.
@@ -208,13 +212,13 @@ template <class T>
 size_t expect(const Dense<T>& dense, Bits<T> floor) {
   if (dense.size < kSmall) return dense.size;
   T* sampled;
-  const size_t size = sample<T>(nullptr, dense.x, dense.size, workspace<T>().sampled, sampled);
+  const size_t size = sample<T>({}, dense.x, dense.size, workspace<T>().sampled, sampled);
   const size_t hits = count_above(sampled, size, floor);
   return hits > size / 8 ? 0 : dense.size / size * hits * 3 / 2 + dense.size / 64 + kSmall;
 }
 
 template <class T, class Index>
-nb::object threshold_of(Dense<T> dense, Bits<T> floor) {
+nb::object threshold_of(const Dense<T>& dense, Bits<T> floor) {
   std::optional<Chosen<T, Index>> out;
   {
     nb::gil_scoped_release release;
@@ -230,7 +234,7 @@ nb::object threshold_of(Dense<T> dense, Bits<T> floor) {
 template <class T>
 nb::object threshold(const In<T>& x, int64_t edge, int threads) {
   require(edge >= 0 && edge <= kInfinity<T>, "an edge is the bits of no magnitude");
-  const Dense<T> dense{nullptr, x.data(), x.size(), threads, Mode::list};
+  const Dense<T> dense{x.data(), x.size(), threads};
   const Bits<T> floor = static_cast<Bits<T>>(edge) - 1;
   return fits_int32(dense.size) ? threshold_of<T, int32_t>(dense, floor) : threshold_of<T, int64_t>(dense, floor);
 }
@@ -245,8 +249,10 @@ template <class T>
 void bind(nb::module_& m) {
   using nb::arg;
   m.def("topk", &topk<T>, arg("x").noconvert(), arg("k"), arg("threads") = 1);
-  m.def("topk_add", &topk_add<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("threads") = 1);
-  m.def("topk_sum", &topk_sum<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("threads") = 1);
+  m.def("topk_sum", &topk_sum<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("decay") = 1.0,
+        arg("velocity").noconvert() = nb::none(), arg("momentum") = 0.0, arg("nesterov") = false, arg("threads") = 1);
+  m.def("compensate", &compensate<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("decay") = 1.0,
+        arg("velocity").noconvert() = nb::none(), arg("momentum") = 0.0, arg("nesterov") = false);
   m.def("threshold", &threshold<T>, arg("x").noconvert(), arg("edge"), arg("threads") = 1);
   m.def("read", &read<T>, arg("x").noconvert());
 }

@@ -23,30 +23,14 @@ AVX2 SPARSEWIRE_INLINE __m256i sum(const double* residual, const double* x) {
   return _mm256_castpd_si256(_mm256_add_pd(_mm256_loadu_pd(residual), _mm256_loadu_pd(x)));
 }
 
-// The half of a magnitude that holds the exponent tells what is not finite; the other half of a double never does.
-template <class T>
-AVX2 SPARSEWIRE_INLINE bool finite(__m256i most) {
-  const __m256i limit = sizeof(T) == 4 ? _mm256_set1_epi32(kInfinity<float> - 1)
-                                       : _mm256_set1_epi64x((kInfinity<double> - 1) | 0x7FFFFFFF);
-  const __m256i beyond = _mm256_cmpgt_epi32(most, limit);
-  return _mm256_movemask_epi8(beyond) == 0;
-}
-
-// The magnitudes of the next vectors, which Mode::add also stores.
+// The magnitudes of the next vectors.
 template <Mode kMode, class T>
-AVX2 SPARSEWIRE_INLINE void magnitudes(T* residual, const T* x, Saved<T>* saved, __m256i* out) {
+AVX2 SPARSEWIRE_INLINE void magnitudes(const T* residual, const T* x, __m256i* out) {
   constexpr size_t kLanes = 32 / sizeof(T);
   const __m256i mask = sizeof(T) == 4 ? _mm256_set1_epi32(kMaxBits<float>) : _mm256_set1_epi64x(kMaxBits<double>);
-  __m256i values[kVectors], most = _mm256_setzero_si256();
   for (size_t i = 0; i < kVectors; ++i) {
-    values[i] = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
-    out[i] = _mm256_and_si256(values[i], mask);
-    if constexpr (kMode == Mode::add) most = _mm256_max_epi32(most, out[i]);
-  }
-  if constexpr (kMode == Mode::add) {
-    if (__builtin_expect(!finite<T>(most), 0)) saved->save(residual, kVectors * kLanes);
-    for (size_t i = 0; i < kVectors; ++i)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(residual + i * kLanes), values[i]);
+    const __m256i values = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
+    out[i] = _mm256_and_si256(values, mask);
   }
 }
 
@@ -60,21 +44,21 @@ AVX2 SPARSEWIRE_INLINE uint64_t mark32(const __m256i* bits, __m256i floor) {
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(float* residual, const float* x, int32_t floor, Saved<float>* saved) {
+AVX2 SPARSEWIRE_INLINE uint64_t mark(const float* residual, const float* x, int32_t floor) {
   __m256i low[kVectors], high[kVectors];
   const __m256i floors = _mm256_set1_epi32(floor);
-  magnitudes<kMode>(residual, x, saved, low);
+  magnitudes<kMode>(residual, x, low);
   const uint64_t word = mark32(low, floors);
-  magnitudes<kMode>(residual + 32, x + 32, saved, high);
+  magnitudes<kMode>(residual + 32, x + 32, high);
   return word | mark32(high, floors) << 32;
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(double* residual, const double* x, int64_t floor, Saved<double>* saved) {
+AVX2 SPARSEWIRE_INLINE uint64_t mark(const double* residual, const double* x, int64_t floor) {
   __m256i bits[kVectors];
   uint64_t word = 0;
   for (size_t at = 0; at < kWord; at += 4 * kVectors) {
-    magnitudes<kMode>(residual + at, x + at, saved, bits);
+    magnitudes<kMode>(residual + at, x + at, bits);
     for (size_t i = 0; i < kVectors; ++i) {
       const __m256i above = _mm256_cmpgt_epi64(bits[i], _mm256_set1_epi64x(floor));
       word |= static_cast<uint64_t>(_mm256_movemask_pd(_mm256_castsi256_pd(above))) << (at + 4 * i);
@@ -84,11 +68,20 @@ AVX2 SPARSEWIRE_INLINE uint64_t mark(double* residual, const double* x, int64_t 
 }
 
 template <class T, Mode kMode>
-AVX2 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
-                 Saved<T>* saved) {
+AVX2 size_t scan(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor, saved);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values, saved);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor);
+  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+}
+
+template <class T>
+AVX2 void combine(const Terms<T>& terms, const T* x, size_t n, T* out) {
+  combine_all(terms, x, n, out);
+}
+
+template <class T>
+AVX2 void advance(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n) {
+  advance_all(residual, velocity, terms, x, n);
 }
 
 // For each set of lanes, which lane goes where to close the gaps.
@@ -155,8 +148,8 @@ AVX2 size_t filter_avx2(const int32_t* indices, const float* values, size_t n, i
 }
 
 const Scans avx2_scans = {
-    {scan<float, Mode::list>, scan<float, Mode::add>, scan<float, Mode::sum>},
-    {scan<double, Mode::list>, scan<double, Mode::add>, scan<double, Mode::sum>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>}, combine<float>, advance<float>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>}, combine<double>, advance<double>},
     read,
 };
 

@@ -31,28 +31,31 @@ AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, int64_t floor) {
 }
 
 template <Mode kMode, class T>
-AVX512 SPARSEWIRE_INLINE uint64_t mark(T* residual, const T* x, Bits<T> floor, [[maybe_unused]] Saved<T>* saved) {
+AVX512 SPARSEWIRE_INLINE uint64_t mark(const T* residual, const T* x, Bits<T> floor) {
   constexpr size_t kLanes = 64 / sizeof(T), kVectors = kWord / kLanes;
-  __m512i values[kVectors];
-  uint64_t word = 0, endless = 0;
+  uint64_t word = 0;
   for (size_t i = 0; i < kVectors; ++i) {
-    values[i] = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
-    word |= above(values[i], floor) << (i * kLanes);
-    if constexpr (kMode == Mode::add) endless |= above(values[i], kInfinity<T> - 1);
-  }
-  if constexpr (kMode == Mode::add) {
-    if (__builtin_expect(endless != 0, 0)) saved->save(residual, kWord);
-    for (size_t i = 0; i < kVectors; ++i) _mm512_storeu_si512(residual + i * kLanes, values[i]);
+    const __m512i values = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
+    word |= above(values, floor) << (i * kLanes);
   }
   return word;
 }
 
 template <class T, Mode kMode>
-AVX512 size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
-                   Saved<T>* saved) {
+AVX512 size_t scan(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor, saved);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values, saved);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor);
+  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+}
+
+template <class T>
+AVX512 void combine(const Terms<T>& terms, const T* x, size_t n, T* out) {
+  combine_all(terms, x, n, out);
+}
+
+template <class T>
+AVX512 void advance(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n) {
+  advance_all(residual, velocity, terms, x, n);
 }
 
 AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
@@ -60,8 +63,8 @@ AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(d
 }  // namespace
 
 const Scans avx512_scans = {
-    {scan<float, Mode::list>, scan<float, Mode::add>, scan<float, Mode::sum>},
-    {scan<double, Mode::list>, scan<double, Mode::add>, scan<double, Mode::sum>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>}, combine<float>, advance<float>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>}, combine<double>, advance<double>},
     read,
 };
 

@@ -30,9 +30,9 @@ inline const Scans& scans() {
 }
 
 template <class T>
-Scan<T> scan(Mode mode) {
-  if constexpr (sizeof(T) == 4) return scans().of_float[static_cast<int>(mode)];
-  if constexpr (sizeof(T) == 8) return scans().of_double[static_cast<int>(mode)];
+const Passes<T>& passes() {
+  if constexpr (sizeof(T) == 4) return scans().of_float;
+  if constexpr (sizeof(T) == 8) return scans().of_double;
 }
 
 // The entries that one thread listed; indices count from `base`.
@@ -52,43 +52,34 @@ struct Hits {
   bool complete = true;
 };
 
-// The array to select from: x, the residual once x is added to it, or their sum, which is nowhere in memory.
+// The array to select from: x, or with terms a compensated gradient, which is nowhere in memory.
 template <class T>
 struct Dense {
-  T* residual;
   const T* x;
   size_t size;
   int threads;
-  Mode mode;
-  std::vector<Saved<T>> saved = {};  // by the addition, one for each part
-
-  const T* source() const { return residual ? residual : x; }
-  bool adding() const { return mode == Mode::add; }
-
-  // Takes back the sums that are not finite, once nothing reads them any more.
-  void restore() const {
-    for (const auto& part : saved) part.restore();
-  }
+  Terms<T> terms = {};
 };
 
-// Lists a part until there are more than `capacity` hits; a pending addition goes on to the end.
+// Lists a part until there are more than `capacity` hits.
 template <class T>
-void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part, Saved<T>* saved) {
-  const Scan<T> list = scan<T>(dense.mode);
-  const T* x = dense.mode == Mode::list ? dense.source() : dense.x;
-  T* residual = dense.mode == Mode::list ? const_cast<T*>(x) : dense.residual;
-  for (size_t at = part.base; at < part.end && (part.complete || dense.adding()); at += kBlock<T>) {
-    part.size += list(residual + at, x + at, std::min(kBlock<T>, part.end - at), static_cast<int32_t>(at - part.base),
-                      floor, part.indices + part.size, part.values + part.size, saved);
-    if (part.size <= capacity) continue;
-    part.complete = false;
-    part.size = 0;
-    floor = kMaxBits<T>;
+void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part) {
+  T block[kBlock<T>];
+  const Passes<T>& pass = passes<T>();
+  const bool sum = dense.terms.plain_sum(), written = dense.terms.residual && !sum;
+  const Scan<T> list = pass.scan[static_cast<int>(sum ? Mode::sum : Mode::list)];
+  for (size_t at = part.base; at < part.end && part.complete; at += kBlock<T>) {
+    const size_t n = std::min(kBlock<T>, part.end - at);
+    if (written) pass.combine(dense.terms.from(at), dense.x + at, n, block);
+    const T* x = written ? block : dense.x + at;
+    part.size += list(sum ? dense.terms.residual + at : x, x, n, static_cast<int32_t>(at - part.base), floor,
+                      part.indices + part.size, part.values + part.size);
+    part.complete = part.size <= capacity;
   }
 }
 
 template <class T>
-Hits<T> collect(Dense<T>& dense, Bits<T> floor, size_t capacity) {
+Hits<T> collect(const Dense<T>& dense, Bits<T> floor, size_t capacity) {
   const size_t threads = std::clamp<size_t>(dense.size / kPart, 1, std::max(1, dense.threads));
   const size_t parts = std::max(threads, (dense.size + kMaxPart - 1) / kMaxPart);
   const size_t length = (dense.size / parts / kBlock<T> + 1) * kBlock<T>;
@@ -100,14 +91,9 @@ Hits<T> collect(Dense<T>& dense, Bits<T> floor, size_t capacity) {
     const size_t base = std::min(dense.size, i * length), end = std::min(dense.size, base + length);
     hits.parts.push_back({base, end, indices + i * room, values + i * room});
   }
-  if (dense.adding()) dense.saved.resize(parts);
   parallel(static_cast<int>(threads), [&](int thread) {
-    for (size_t i = thread; i < parts; i += threads)
-      fill(dense, floor, room - kBlock<T> - kSlack, hits.parts[i], dense.adding() ? &dense.saved[i] : nullptr);
+    for (size_t i = thread; i < parts; i += threads) fill(dense, floor, room - kBlock<T> - kSlack, hits.parts[i]);
   });
-  for (const auto& part : dense.saved)
-    if (part.lost()) throw std::bad_alloc();
-  if (dense.adding()) dense.mode = Mode::list;
   for (const auto& part : hits.parts) hits.size += part.size, hits.complete &= part.complete;
   return hits;
 }
@@ -126,11 +112,11 @@ struct Bracket {
 template <class T>
 Hits<T> top_of_sample(T* sampled, size_t size, size_t rank) {
   T* again;
-  const size_t few = sample<T>(nullptr, sampled, size, workspace<T>().resampled, again);
+  const size_t few = sample<T>({}, sampled, size, workspace<T>().resampled, again);
   const double expected = static_cast<double>(rank) * static_cast<double>(few) / static_cast<double>(size);
   const size_t few_rank = std::min(few, static_cast<size_t>(expected + 4 * (std::sqrt(expected) + 1)));
   const Bits<T> floor = select_dense(again, few, few_rank, workspace<T>().rest).bits - 1;
-  Dense<T> dense{nullptr, sampled, size, 1, Mode::list};
+  const Dense<T> dense{sampled, size, 1};
   Hits<T> hits = collect(dense, floor, size);
   return hits.size >= rank ? hits : collect<T>(dense, -1, size);
 }

@@ -21,29 +21,31 @@ uint64_t pack_flags(const uint8_t* flags) {
 }
 
 template <class T, Mode kMode>
-uint64_t mark(T* residual, const T* x, Bits<T> floor, [[maybe_unused]] Saved<T>* saved) {
+uint64_t mark(const T* residual, const T* x, Bits<T> floor) {
   uint8_t flags[kWord];
-  T sums[kWord];
-  Bits<T> endless = 0;
   for (size_t i = 0; i < kWord; ++i) {
     T value = x[i];
-    if constexpr (kMode != Mode::list) value = residual[i] + value;
-    if constexpr (kMode == Mode::add) sums[i] = value, endless |= magnitude(value) >= kInfinity<T>;
+    if constexpr (kMode == Mode::sum) value = residual[i] + value;
     flags[i] = magnitude(value) > floor;
-  }
-  if constexpr (kMode == Mode::add) {
-    if (endless) saved->save(residual, kWord);
-    std::memcpy(residual, sums, sizeof sums);
   }
   return pack_flags(flags);
 }
 
 template <class T, Mode kMode>
-size_t scan(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
-            Saved<T>* saved) {
+size_t scan(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(residual + w * kWord, x + w * kWord, floor, saved);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values, saved);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(residual + w * kWord, x + w * kWord, floor);
+  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+}
+
+template <class T>
+void combine(const Terms<T>& terms, const T* x, size_t n, T* out) {
+  combine_all(terms, x, n, out);
+}
+
+template <class T>
+void advance(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n) {
+  advance_all(residual, velocity, terms, x, n);
 }
 
 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
@@ -51,8 +53,8 @@ uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, by
 }  // namespace
 
 const Scans plain_scans = {
-    {scan<float, Mode::list>, scan<float, Mode::add>, scan<float, Mode::sum>},
-    {scan<double, Mode::list>, scan<double, Mode::add>, scan<double, Mode::sum>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>}, combine<float>, advance<float>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>}, combine<double>, advance<double>},
     read,
 };
 

@@ -114,16 +114,16 @@ Edge<T> select_dense(const T* x, size_t n, size_t rank, Scratch<T>& scratch) {
 }
 
 // Pairs of cache lines at even distances, each moved a little so that no period of the data aligns with them.
-// With a residual, a sample of residual + x.
+// With terms, a sample of the compensated gradient.
 template <class T>
-size_t sample(const T* residual, const T* x, size_t n, Scratch<T>& scratch, T*& out) {
+size_t sample(const Terms<T>& terms, const T* x, size_t n, Scratch<T>& scratch, T*& out) {
   constexpr size_t kSpot = 128 / sizeof(T);
   const size_t spots = std::clamp<size_t>(n / 2048, 64, 4096), stride = n / kSpot / spots;
   out = scratch.take(spots * kSpot);
   for (size_t spot = 0; spot < spots; ++spot) {
     const uint32_t jitter = static_cast<uint32_t>(spot) * 0x9E3779B9u;
     const size_t at = (spot * stride + (jitter * stride >> 32)) * kSpot;
-    for (size_t i = 0; i < kSpot; ++i) out[spot * kSpot + i] = residual ? residual[at + i] + x[at + i] : x[at + i];
+    combine_all(terms.from(at), x + at, kSpot, out + spot * kSpot);
   }
   return spots * kSpot;
 }

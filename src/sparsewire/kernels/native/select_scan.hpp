@@ -34,46 +34,75 @@ constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are l
 constexpr size_t kAlways = 2;                // entries listed without a branch
 constexpr size_t kSlack = kAlways;           // a listing may write this many entries behind its end
 
-// What a pass lists: x; the residual, to which it first adds x; or residual + x, which it leaves as they are.
-enum class Mode { list = 0, add = 1, sum = 2 };
+// What a pass lists: x, or residual + x, which it leaves as they are.
+enum class Mode { list = 0, sum = 1 };
 
-// What the residual held around sums that are not finite: they are listed like any other, but must not stay in it.
+// A compensated gradient, nowhere in memory: decay · residual + inner, where inner is x, or with a velocity
+// momentum · velocity + x (Nesterov: momentum · (velocity + x) + x). Every product and sum is rounded by itself.
 template <class T>
-class Saved {
- public:
-  // Called where threads may not throw.
-  __attribute__((noinline, cold)) void save(T* at, size_t n) noexcept {
-    try {
-      old_.insert(old_.end(), at, at + n);
-      runs_.emplace_back(at, n);
-    } catch (const std::bad_alloc&) {
-      lost_ = true;
-    }
-  }
+struct Terms {
+  const T* residual = nullptr;
+  const T* velocity = nullptr;
+  T decay = 1, momentum = 0;
+  bool nesterov = false;
 
-  void restore() const {
-    const T* old = old_.data();
-    for (const auto& [at, n] : runs_)
-      for (size_t i = 0; i < n; ++i, ++old)
-        if (magnitude(at[i]) >= kInfinity<T>) at[i] = *old;
+  bool plain_sum() const { return residual && !velocity && decay == 1; }
+  Terms from(size_t at) const {
+    return {residual ? residual + at : nullptr, velocity ? velocity + at : nullptr, decay, momentum, nesterov};
   }
-  bool lost() const { return lost_; }
-
- private:
-  std::vector<T> old_;
-  std::vector<std::pair<T*, size_t>> runs_;
-  bool lost_ = false;
 };
 
-// Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
-// `saved` is for Mode::add alone.
+// out[i] = the compensated gradient at i. The branches are outside the loops, which compilers vectorise.
 template <class T>
-using Scan = size_t (*)(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values,
-                        Saved<T>* saved);
+SPARSEWIRE_INLINE void combine_all(const Terms<T>& terms, const T* x, size_t n, T* out) {
+  const T *r = terms.residual, *v = terms.velocity;
+  const T decay = terms.decay, momentum = terms.momentum;
+  if (!r) {
+    std::memcpy(out, x, n * sizeof(T));
+  } else if (!v) {
+    for (size_t i = 0; i < n; ++i) out[i] = decay * r[i] + x[i];
+  } else if (terms.nesterov) {
+    for (size_t i = 0; i < n; ++i) out[i] = decay * r[i] + (momentum * (v[i] + x[i]) + x[i]);
+  } else {
+    for (size_t i = 0; i < n; ++i) out[i] = decay * r[i] + (momentum * v[i] + x[i]);
+  }
+}
+
+// The same into the residual, and the velocity moves on: momentum · velocity + x (Nesterov: momentum · (velocity + x)).
+template <class T>
+SPARSEWIRE_INLINE void advance_all(T* r, T* v, const Terms<T>& terms, const T* x, size_t n) {
+  const T decay = terms.decay, momentum = terms.momentum;
+  if (!v) {
+    for (size_t i = 0; i < n; ++i) r[i] = decay * r[i] + x[i];
+  } else if (terms.nesterov) {
+    for (size_t i = 0; i < n; ++i) {
+      v[i] = momentum * (v[i] + x[i]);
+      r[i] = decay * r[i] + (v[i] + x[i]);
+    }
+  } else {
+    for (size_t i = 0; i < n; ++i) {
+      v[i] = momentum * v[i] + x[i];
+      r[i] = decay * r[i] + v[i];
+    }
+  }
+}
+
+// Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
+template <class T>
+using Scan = size_t (*)(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
+                        T* values);
+
+// The dense passes in one instruction set.
+template <class T>
+struct Passes {
+  Scan<T> scan[2];  // by Mode
+  void (*combine)(const Terms<T>& terms, const T* x, size_t n, T* out);
+  void (*advance)(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n);
+};
 
 struct Scans {
-  Scan<float> of_float[3];  // by Mode
-  Scan<double> of_double[3];
+  Passes<float> of_float;
+  Passes<double> of_double;
   uint64_t (*read)(const char* data, size_t bytes);
 };
 extern const Scans plain_scans;
@@ -122,15 +151,12 @@ SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T
 
 // The entries after the last whole word.
 template <class T, Mode kMode>
-SPARSEWIRE_INLINE size_t list_tail(T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
-                                   T* values, [[maybe_unused]] Saved<T>* saved) {
+SPARSEWIRE_INLINE size_t list_tail(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor,
+                                   int32_t* indices, T* values) {
   size_t size = 0;
   for (size_t i = 0; i < n; ++i) {
     T value = x[i];
-    if constexpr (kMode != Mode::list) value = residual[i] + value;
-    if constexpr (kMode == Mode::add)
-      if (magnitude(value) >= kInfinity<T>) saved->save(residual + i, 1);
-    if constexpr (kMode == Mode::add) residual[i] = value;
+    if constexpr (kMode == Mode::sum) value = residual[i] + value;
     indices[size] = first + static_cast<int32_t>(i);
     values[size] = value;
     size += magnitude(value) > floor;
@@ -139,12 +165,12 @@ SPARSEWIRE_INLINE size_t list_tail(T* residual, const T* x, size_t n, int32_t fi
 }
 
 template <class T, Mode kMode>
-SPARSEWIRE_INLINE size_t list(const uint64_t* words, T* residual, const T* x, size_t n, int32_t first, Bits<T> floor,
-                              int32_t* indices, T* values, Saved<T>* saved) {
+SPARSEWIRE_INLINE size_t list(const uint64_t* words, const T* residual, const T* x, size_t n, int32_t first,
+                              Bits<T> floor, int32_t* indices, T* values) {
   const size_t count = n / kWord, whole = count * kWord;
   const size_t size = list_words<kMode>(words, count, kMode == Mode::list ? x : residual, x, first, indices, values);
   return size + list_tail<T, kMode>(residual + whole, x + whole, n - whole, first + static_cast<int32_t>(whole), floor,
-                                   indices + size, values + size, saved);
+                                   indices + size, values + size);
 }
 
 // One read of the data, for benchmarks to compare with. V is the widest vector of the instruction set.

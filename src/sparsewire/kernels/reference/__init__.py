@@ -27,14 +27,13 @@ from .bloom import bloom_build, bloom_conflicts, bloom_positives
 from .curves import chord_knots, descending, poly_eval, poly_fit
 from .dense import (
     accumulate,
-    add_finite,
     all_finite,
+    compensate,
     magnitude_bits,
     magnitude_edge,
     scatter,
     threshold,
     topk,
-    topk_add,
     topk_sum,
 )
 from .frequency_table import frequency_table_decode, frequency_table_encode, frequency_table_resolution

@@ -30,24 +30,37 @@ def topk(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
     return _gather(x, np.flatnonzero(chosen))
 
 
-def topk_add(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
-    """`topk` of residual + x. The sum replaces the residual wherever it is finite."""
-    chosen = topk_sum(residual, x, k)
-    add_finite(residual, x)
-    return chosen
+def topk_sum(
+    residual: Array, x: Array, k: int, decay: float = 1.0, velocity: Array | None = None, momentum: float = 0.0,
+    nesterov: bool = False, threads: int = 1,
+) -> tuple[Array, Array]:  # fmt: skip
+    """`topk` of the compensated gradient, which is not written out; the arrays stay as they are.
+
+    That is decay · residual + x, or with a velocity decay · residual + (momentum · velocity + x), and with Nesterov's
+    look-ahead decay · residual + (momentum · (velocity + x) + x). Every product and sum is rounded by itself.
+    """
+    kept, moved = residual.copy(), None if velocity is None else velocity.copy()
+    compensate(kept, x, decay, moved, momentum, nesterov)
+    return topk(kept, k)
 
 
-def add_finite(residual: Array, x: Array) -> None:
-    """`residual += x`, except where the sum is non-finite: there the residual keeps its value."""
+def compensate(
+    residual: Array, x: Array, decay: float = 1.0, velocity: Array | None = None, momentum: float = 0.0,
+    nesterov: bool = False,
+) -> None:  # fmt: skip
+    """Puts the compensated gradient of `topk_sum` into the residual, and moves the velocity on, both in place.
+
+    The velocity becomes momentum · velocity + x, with Nesterov's look-ahead momentum · (velocity + x).
+    """
+    kind = x.dtype.type
+    if residual.size != x.size or (velocity is not None and velocity.size != x.size):
+        raise ValueError("the residual, the velocity and x differ in size")
     with np.errstate(all="ignore"):
-        total = residual + x
-    np.copyto(residual, total, where=np.isfinite(total))
-
-
-def topk_sum(residual: Array, x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
-    """`topk` of residual + x; changes neither."""
-    with np.errstate(all="ignore"):
-        return topk(residual + x, k)
+        inner = x
+        if velocity is not None:
+            velocity[:] = kind(momentum) * (velocity + x) if nesterov else kind(momentum) * velocity + x
+            inner = velocity + x if nesterov else velocity
+        residual[:] = kind(decay) * residual + inner
 
 
 def magnitude_edge(low: float, dtype: np.dtype[np.floating]) -> int:

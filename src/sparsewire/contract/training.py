@@ -1,0 +1,174 @@
+"""What happens to a gradient before it is coded and after it is decoded: selection, transform, memory, exchange."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from .. import kernels
+from ..kernels import Array
+from ..kernels.scratch import scratch
+from .base import Codec, Context
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A compensated gradient that is a sum of arrays: decay · residual + x.
+
+    With a velocity, momentum · velocity + x takes the place of x, with Nesterov's look-ahead
+    momentum · (velocity + x) + x.
+    """
+
+    residual: Array
+    decay: float = 1.0
+    velocity: Array | None = None
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def total(self, x: Array) -> Array:
+        """The sum, in memory that holds until this thread needs it for another one."""
+        kind, out = x.dtype.type, scratch(x.size, x.dtype)
+        with np.errstate(all="ignore"):
+            np.copyto(out, x)
+            if self.velocity is not None:
+                ahead = self.velocity + x if self.nesterov else self.velocity
+                np.add(kind(self.momentum) * ahead, x, out=out)
+            return np.add(self.residual if self.decay == 1 else kind(self.decay) * self.residual, out, out=out)
+
+    def compensate(self, x: Array) -> None:
+        """Puts the sum into the residual and moves the velocity on, in one pass."""
+        kernels.compensate(self.residual, x, self.decay, self.velocity, self.momentum, self.nesterov)
+
+
+class Select(Codec):
+    """Dense array → support."""
+
+    slot = "select"
+
+    @abstractmethod
+    def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """(ascending indices, values there) of a flat float32 or float64 array, which stays as it is.
+
+        Non-finite entries are never left out. The result may share memory with x: `choose` copies it then.
+        """
+
+    def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """`pick` of a compensated gradient, whose terms stay as they are; one pass where a kernel offers it."""
+        return self.choose(terms.total(x), ctx)
+
+    def choose(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """`pick` in memory of its own: x is written to while the selection is still needed."""
+        indices, values = (
+            part.copy() if np.may_share_memory(part, x) else part for part in self.pick(x, ctx)
+        )  # fmt: skip
+        return indices, values
+
+
+class Transform(Codec):
+    """A linear orthonormal map of the flat gradient, before selection; undone once, after the ranks' sums.
+
+    An entry of the result is `width` numbers with one index; entries are selected by their norm.
+    """
+
+    slot = "transform"
+    is_identity: ClassVar[bool] = False
+
+    @property
+    def width(self) -> int:
+        """Numbers per entry."""
+        return 1
+
+    @abstractmethod
+    def size(self, numel: int) -> int:
+        """Entries that a tensor of `numel` elements has; grows with numel, and is bounded by what numel promises."""
+
+    @abstractmethod
+    def forward(self, x: Array) -> Array:
+        """`size(x.size) * width` coefficients of a flat array, in its dtype; x stays as it is."""
+
+    @abstractmethod
+    def inverse(self, coefficients: Array, numel: int) -> Array:
+        """The flat array of `numel` elements; the same bits for the same coefficients."""
+
+    def norms(self, coefficients: Array) -> Array:
+        """What the selection compares: each entry's magnitude."""
+        return coefficients if self.width == 1 else kernels.row_norms(coefficients, self.width)
+
+
+State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype
+
+
+class Feedback(Protocol):
+    """What a memory is told after a finite step, element by element of the arrays that it is given."""
+
+    @property
+    def sent_at(self) -> Array | None:
+        """Ascending places of what this rank sent; None where a transform spreads it over all elements."""
+
+    def take_sent(self, array: Array) -> None:
+        """array −= this rank's part in the mean."""
+
+    def add_mean(self, array: Array, factor: float) -> None:
+        """array += factor × the mean over the ranks."""
+
+
+class Memory(Codec):
+    """What a rank does with what it did not send. Stateless: buffers live with the caller, zero at first.
+
+    Every method works element by element, so that a sparse gradient is served by the buffers' parts at its entries.
+    Buffers are linear in the gradient: the loss scale, saving and another number of ranks are one rule for all of them.
+    """
+
+    slot = "memory"
+    buffers: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def total(self, state: State, x: Array) -> Array:
+        """The compensated gradient, which the selection sees. Reads only, and returns an array of its own or x."""
+
+    def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
+        """The selection from `total`; in one pass where that is possible."""
+        return select.choose(self.total(state, x), ctx)
+
+    @abstractmethod
+    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
+        """Updates the buffers in place, after a step that is finite on all ranks: total = sent + what is kept."""
+
+    def keep_dense(self, state: State, x: Array) -> None:
+        """The same after a step in which all of `total` was sent."""
+        for buffer in self.buffers:
+            state[buffer][:] = 0
+
+
+class LinearMemory(Memory):
+    """A memory whose compensated gradient is a sum of arrays: it is selected from without being written out."""
+
+    @abstractmethod
+    def terms(self, state: State) -> Terms: ...
+
+    def total(self, state: State, x: Array) -> Array:
+        return self.terms(state).total(x)
+
+    def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
+        return select.pick_sum(self.terms(state), x, ctx)
+
+
+class Exchange(Codec):
+    """How the ranks come to the mean."""
+
+    slot = "exchange"
+
+    @abstractmethod
+    def exchange(self, pieces: Any, turn: Any) -> Any:
+        """`exchange.Piece`s in, an `exchange.Outcome` for each; every rank calls it with the same pieces in one order.
+
+        A rank that cannot take part tells the others before it raises.
+        """
+
+    def refuse(self, comm: Any, channel: str) -> None:
+        """Tells ranks that are in `exchange` that this one cannot take part."""
+        comm.all_gather(b"", channel)
