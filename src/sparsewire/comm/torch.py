@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -78,8 +79,10 @@ class TorchCommunicator(Communicator):
         self.all_reduce(np.zeros(1, np.uint8))
 
     def close(self) -> None:
+        """Lets go of the group as well: its sockets close with the last reference."""
         self._slots.clear()
         self._closed = True
+        self._group = None
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         source, target = self._stage(mine), self._stage(everyone, filled=False)
@@ -125,6 +128,8 @@ class TorchCommunicator(Communicator):
         try:
             fn(*args, group=self._group, **kwargs)
         except (RuntimeError, ValueError) as error:
+            # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
+            traceback.clear_frames(error.__traceback__)
             raise _translate(name, error) from error
 
 
