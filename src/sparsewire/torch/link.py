@@ -11,6 +11,7 @@ A step, bucket by bucket, on the courier's thread:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,20 +23,22 @@ import torch.distributed as dist
 
 from .. import kernels
 from ..comm import Communicator
-from ..errors import InputError
+from ..errors import InputError, add_note
 from ..exchange import Clock, Outcome, Piece
 from ..host import to_host
 from ..kernels import Array
+from ..schedule import SchemeSchedule
 from ..scheme import Scheme, scheme
 from ..sparse import Sparse, work_dtype
 from .bucket import Bucket, Hosts, to_coo
 from .courier import Courier, Parcel
-from .hook import Socket
+from .group import CourierGroup
+from .hook import HookState
 from .layout import Layout, Segment, Slice, lay_out
 from .residuals import Residuals, sparse_from, sparse_state
-from .schedule import Plan
 
 STATE_VERSION = 1
+GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the courier is left to itself
 LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
 
 
@@ -55,7 +58,7 @@ class Opened:
 class Settings:
     """What `attach` was told."""
 
-    plan: Plan
+    schedule: SchemeSchedule
     dense_names: frozenset[str] = frozenset()
     dense_below: int = 1024
     by_bucket: bool = False
@@ -68,20 +71,20 @@ class Link:
     """Made by `attach`; `stats()`, `state_dict()`, `detach()`; as a context manager it detaches at the end."""
 
     def __init__(
-        self, names: dict[torch.Tensor, str], comm: Communicator, settings: Settings, socket: Socket, close: Any
+        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState
     ) -> None:
         self.step = 0
-        self.comm = comm
+        self.comm: Communicator = group.comm
         self.settings = settings
-        self._names, self._socket, self._close = names, socket, close
+        self._names, self._group, self._hook = names, group, hook
         self._residuals, self._hosts, self._clock = Residuals(), Hosts(), Clock()
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._opened: list[Opened] = []
         self._aside: list[tuple[Array, Array]] = []
         self._bytes_dense = 0
         self._scale = settings.scaler.get_scale() if settings.scaler is not None else 1.0
-        self._courier: Courier[Bucket] = Courier(self._work, "sparsewire-courier")
-        socket.link = self
+        self._courier: Courier[Bucket] = Courier(self._work, self._fail, "sparsewire-courier")
+        hook.link = self
 
     # --- what users call ---
 
@@ -100,7 +103,7 @@ class Link:
         """This rank's state: tensors and plain types only. Every rank saves its own."""
         return {
             "version": STATE_VERSION,
-            "scheme": str(self.settings.plan.scheme),
+            "scheme": str(self.settings.schedule.scheme),
             "step": self.step,
             "scale": self._scale,
             "rank": self.comm.rank,
@@ -117,14 +120,29 @@ class Link:
         self.step, self._scale = int(state["step"]), float(state["scale"])
 
     def detach(self) -> None:
-        """Ends the courier; from now on the model's gradients are averaged dense, as without a link."""
-        self._end(in_order=True)
+        """Ends the courier; from now on the model's gradients are averaged dense, as without a link.
 
-    def _end(self, in_order: bool) -> None:
-        if self._socket.link is self:
-            self._socket.link = None
-            self._courier.stop()
-            self._close(in_order and self._courier.error is None)
+        Every rank calls it, and waits for the others; but while an exception is handled, as in `finally`, a rank
+        leaves at once, and the others hear of that exception. Called in `on_step` it ends after this step.
+        """
+        self._end(sys.exc_info()[1])
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._hook.link is not self:
+            return
+        self._hook.link = None
+        error = error or self._courier.error
+        if error is None:
+            self._courier.stop(self._group.close)
+        else:
+            self._group.tell(error)
+            self._courier.stop(self._group.leave, error, GRACE)
+
+    def _fail(self, error: BaseException) -> BaseException:
+        """What the courier calls when its work fails."""
+        failed = self._group.fail(error)
+        add_note(failed, f"sparsewire: on rank {self.comm.rank}, at step {self.step}")
+        return failed
 
     def __enter__(self) -> Link:
         return self
@@ -132,12 +150,12 @@ class Link:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error here the others may never come to the barrier that ends a link in order.
-        self._end(in_order=kind is None)
+        self._end(error)
 
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the hook calls, on autograd's thread."""
-        return self._courier.send(Bucket.of(bucket, self._names))
+        task = Bucket.of(bucket, self._names)
+        return self._courier.send(task, task.buffer, task.is_last)
 
     def _check_state(self, state: dict[str, Any]) -> None:
         if state.get("version") != STATE_VERSION:
@@ -164,7 +182,7 @@ class Link:
 
     def _handle(self, parcel: Parcel[Bucket]) -> None:
         bucket = parcel.task
-        plan = self.settings.plan.at(self.step)
+        plan = self.settings.schedule.at(self.step)
         if self.settings.scaler is not None and not self._opened:
             self._follow(self.settings.scaler.get_scale())
         self._bytes_dense += bucket.dense_bytes
