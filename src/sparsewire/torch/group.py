@@ -68,10 +68,11 @@ class CourierGroup:
 
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does."""
-        self.comm.close()
         own, self._group = self._group, None
         if own is not None and dist.is_initialized():
             dist.destroy_process_group(own)
+        del own
+        self.comm.close()
 
 
 def _new_group(group: dist.ProcessGroup, timeout: datetime.timedelta | None) -> dist.ProcessGroup:
