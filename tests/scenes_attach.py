@@ -176,6 +176,19 @@ def accumulates_without_sync(stage: Stage) -> None:
         assert link.step == 3
 
 
+def joins_uneven_inputs(stage: Stage) -> None:
+    """Ranks with fewer batches take part in the others' steps, with nothing of their own."""
+    plain, wired = stage.ddp(build()), stage.ddp(build())
+    with attach(wired, EXACT) as link:
+        for model in (plain, wired):
+            with model.join():
+                for step in range(2 + stage.rank):
+                    backward(stage, model, step)
+        assert link.step == 1 + stage.size
+        for one, other in zip(wired.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+
+
 def stays_in_step(stage: Stage, scheme: str, steps: int = 50, kind: str = "plain", **settings: Any) -> float:
     """After many lossy steps every rank still holds the same bits. Returns how far the loss fell."""
     wired = stage.ddp(build(kind), bucket_cap_mb=0.005)

@@ -153,7 +153,7 @@ def scaled(weights: dict[str, Any]) -> dict[str, Any]:
     facts = {"scaled equals unscaled": same_bits(found, weights), "last scale": callback.link.state_dict()["scale"]}
     own = torch.amp.GradScaler("cpu")
     callback = fit(1, plugins=[precision(scaler)], settings={"scaler": own})[1]
-    return facts | {"own scaler": callback.link.scaler is own}
+    return facts | {"own scaler": callback.link.averager.settings.scale.__self__ is own}
 
 
 def edited(path: Path, edit: Any) -> Path:

@@ -6,6 +6,7 @@ import doctest
 import hashlib
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,23 @@ def test_encoding_brings_no_framework_either() -> None:
 def test_public_names_are_there_and_documented() -> None:
     for name in sw.__all__:
         assert getattr(sw, name).__doc__
+
+
+def test_the_torch_room_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "try: import sparsewire.torch\n"
+        "except ModuleNotFoundError as error: print(error.name, error)"
+    )
+    assert python(code, "-W", "ignore").stdout.strip().startswith("torch sparsewire.torch needs PyTorch: pip install")
+
+
+def test_every_module_without_torch_is_held_to_it() -> None:
+    """The import-linter contract names modules one by one."""
+    project = (ROOT.parents[1] / "pyproject.toml").read_text()
+    contract = project.partition('name = "Only the torch, comm and lab rooms import torch"')[2].partition("]")[0]
+    rooms = {name.split(".")[1] for name in MODULES if "." in name}
+    assert set(re.findall(r'"sparsewire\.(\w+)"', contract)) == rooms - {"torch", "comm", "lab"}
 
 
 # --- with and without the extension ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -46,6 +47,10 @@ def test_no_sync_accumulates(ranks: Pool) -> None:
     ranks.play("attach.accumulates_without_sync")
 
 
+def test_ranks_with_fewer_batches_can_join_the_others(ranks: Pool) -> None:
+    ranks.play("attach.joins_uneven_inputs")
+
+
 LOSSY = [
     "topk(2%) | indices=rice | values=qsgd(bits=4) | memory=residual",
     "randomk(10%) | values=half | memory=residual",
@@ -70,3 +75,27 @@ def test_residuals_hold_exactly_what_is_still_owed(ranks: Pool, scheme: str) -> 
 @pytest.mark.parametrize("per", ["parameter", "bucket"])
 def test_nothing_is_lost_on_parameters_that_are_not_always_used(ranks: Pool, per: str) -> None:
     ranks.play("attach.owes_nothing", scheme="topk(5%) | memory=residual", kind="branches", select_per=per)
+
+
+@pytest.mark.parametrize("when", ["attached", "detached"])
+@pytest.mark.parametrize("how", ["deepcopy", "save"])
+def test_a_copy_of_a_model_is_a_model_without_a_link(ranks: Pool, how: str, when: str) -> None:
+    ranks.play("wrapped.copies", how=how, when=when)
+
+
+def test_a_compiled_module_has_the_names_of_the_plain_one(ranks: Pool) -> None:
+    ranks.play("wrapped.compiled_within", ranks=2)
+
+
+def test_what_is_wrapped_around_ddp_is_looked_through(ranks: Pool) -> None:
+    ranks.play("wrapped.compiled_around", ranks=2)
+
+
+@pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
+def test_a_model_that_fabric_has_set_up_can_be_attached(ranks: Pool) -> None:
+    ranks.play("wrapped.set_up_by_fabric", ranks=2)
+
+
+def test_complex_parameters_are_twice_as_many_real_numbers(ranks: Pool) -> None:
+    for seen in ranks.play("wrapped.complex_parameters", ranks=2)[:2]:
+        assert ["torch.float32", 2 * 48 * 48, [["torch.complex64", 48 * 48]]] in seen

@@ -32,17 +32,11 @@ def test_a_killed_rank_ends_the_others_and_its_files_are_enough_to_go_on(
         assert told[rank]["step"] == at
         assert told[rank]["seconds"] < TIMEOUT + 4
         assert any(name in told[rank]["text"] for name in ("CommError: all_gather", "CommTimeout: all_gather"))
+        assert f"on rank {rank}, at step {at}" in told[rank]["text"]
     assert [mortals.children[rank].leave(timeout=30) for rank in (0, 2)] == [0, 0]
     assert mortals.children[victim].process.wait(5) == -signal.SIGKILL
 
     assert ranks.play("failures.goes_on_from", folder=str(tmp_path), end=18) == [10] * 3
-
-
-@pytest.mark.parametrize("what", ["scheme", "seed", "dense_below", "warmup_steps"])
-def test_ranks_that_attach_differently_all_hear_of_it(ranks: Pool, what: str) -> None:
-    for text in ranks.play("failures.differ_in", what=what):
-        assert "rank 1 attached with topk" in text
-        assert "rank 0 with topk(ratio=0.05)" in text
 
 
 def test_bad_bytes_are_an_error_on_every_rank_that_names_the_peer(ranks: Pool) -> None:
@@ -64,10 +58,6 @@ def test_after_a_failure_a_model_can_be_attached_again(ranks: Pool) -> None:
     ranks.play("failures.failed_models_can_be_attached_again")
 
 
-def test_misuse_is_named_and_leaves_the_model_as_it_was(ranks: Pool) -> None:
-    ranks.play("failures.misuse")
-
-
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("kind", ["plain", "words"])
 def test_links_come_and_go(ranks: Pool, count: int, kind: str) -> None:
@@ -76,3 +66,48 @@ def test_links_come_and_go(ranks: Pool, count: int, kind: str) -> None:
 
 def test_two_models_with_a_link_each_do_not_mix(ranks: Pool) -> None:
     ranks.play("failures.two_links_at_once")
+
+
+def test_a_rank_that_does_not_come_in_time_is_a_timeout(ranks: Pool) -> None:
+    told = ranks.play("failures.waits_in_vain", timeout=2.0)
+    assert any(text.startswith("CommTimeout: all_gather") for text in (told[0], told[2]))
+    assert all(f"on rank {rank}, at step 2" in text for rank, text in enumerate(told)), told
+
+
+RAISED = {
+    "loop": "ValueError: no such file",
+    "with": "ValueError: no such file",
+    "detach": "ValueError: no such file",
+    "backward": "MemoryError: no room",
+    "on_step": "MemoryError: no room",
+    "ratio_schedule": "SchemeError: ratio_schedule(3) raised ZeroDivisionError: division by zero",
+    "a bad ratio": "SchemeError: ratio_schedule(3) gave 7; a ratio lies in 0 < ratio ≤ 1",
+}
+
+
+@pytest.mark.parametrize("where", RAISED)
+def test_when_one_rank_raises_all_end_at_once_and_know_why(ranks: Pool, where: str) -> None:
+    told = ranks.play("failures.one_raises", where=where)
+    assert max(rank["seconds"] for rank in told) < 5
+    assert told[1]["text"].startswith(RAISED[where])
+    for rank in (0, 2):
+        assert told[rank]["text"].startswith(f"PeerFailed: another rank failed first: rank 1: {RAISED[where]}")
+
+
+def test_a_rank_that_raises_does_not_wait_for_those_that_are_late(ranks: Pool) -> None:
+    told = ranks.play("failures.one_raises_while_others_are_late", late=8.0)
+    assert max(rank["seconds"] for rank in told) < 6
+    assert told[0]["text"].startswith("PeerFailed: another rank failed first: rank 1: MemoryError: no room")
+
+
+def test_a_link_may_be_detached_in_its_own_callback(ranks: Pool) -> None:
+    ranks.play("failures.detaches_in_on_step")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["in order", "after a failure"])
+def test_a_link_leaves_nothing_behind(ranks: Pool, fails: bool) -> None:
+    ranks.play("failures.leaves_nothing_behind", fails=fails)
+
+
+def test_attaching_on_one_rank_only_says_what_is_missing(mortals: Pool) -> None:
+    assert "every rank of the model must call attach" in mortals.play("failures.attaches_alone")[0]

@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -54,6 +55,19 @@ class Stage:
         for name, parameter in module.named_parameters():
             for part in self.everyones(parameter):
                 assert same_bits(part, parameter.detach()), name
+
+
+def told(error: BaseException) -> str:
+    """An error as its traceback ends: its kind, its text, its notes."""
+    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+
+
+def raises(kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except kind as error:
+        return told(error)
+    raise AssertionError(f"no {kind}")
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -41,6 +41,7 @@ class Settings:
     by_bucket: bool = False
     seed: int = 0
     on_step: Callable[[dict[str, Any]], None] | None = None
+    scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Averager:
 
     def __init__(self, comm: Communicator, settings: Settings) -> None:
         self.comm, self.settings = comm, settings
-        self.step, self.scale = 0, 1.0
+        self.step, self.scale = 0, settings.scale() if settings.scale is not None else 1.0
         self.states, self.clock = States(), Clock()
         self.sparse_means: dict[str, Sparse] = {}
         self._bytes_dense = 0
@@ -109,6 +110,7 @@ class Averager:
 
     def put_buffer(self, buffer: Buffer) -> None:
         """Gradients side by side, as engines bundle them; they travel as one message."""
+        self._follow()
         numbers, plan = buffer.read(), self.scheme
         if numbers.size != buffer.size:
             raise InputError(f"a buffer of {numbers.size} numbers for parameters of {buffer.size} elements")
@@ -117,6 +119,7 @@ class Averager:
 
     def put_sparse(self, name: str, x: Sparse) -> None:
         """A sparse gradient: its entries are sent as they are, in dense steps without loss."""
+        self._follow()
         self._bytes_dense += x.numel * ITEM_SIZE[x.dtype]
         plan = self.scheme or LOSSLESS
         piece = Piece(name, x, x.shape, x.dtype, self.states.of_sparse(name, x, plan.memory.buffers))
@@ -246,7 +249,12 @@ class Averager:
 
     # --- state ---
 
-    def follow(self, scale: float) -> None:
+    def _follow(self) -> None:
+        """At the start of a step, the buffers change with the loss's scale."""
+        if self.settings.scale is not None and not (self._open or self._sparse):
+            self.rescale(self.settings.scale())
+
+    def rescale(self, scale: float) -> None:
         """Buffers are in the loss's scale, so they change with it (by powers of two: exactly)."""
         if scale != self.scale:
             self.states.multiply(scale / self.scale)
@@ -280,7 +288,7 @@ class Averager:
         scale = self.scale
         self.states.load(state["buffers"])
         self.step, self.scale = int(state["step"]), float(state["scale"])
-        self.follow(scale)
+        self.rescale(scale)
 
 
 def _own_place(name: str, x: Array, dtype: str) -> Buffer:

@@ -18,7 +18,7 @@ class RegistryError(SparsewireError, ValueError):
 
 
 class InputError(SparsewireError, ValueError):
-    """An array that cannot be compressed: unknown dtype, wrong shape, indices out of order."""
+    """An array that cannot be compressed (unknown dtype, wrong shape, indices out of order), or a wrong setting."""
 
 
 class FrameError(SparsewireError, ValueError):
@@ -75,3 +75,11 @@ class PeerFailed(CommError):
 
 class PeerError(FrameError):
     """A peer sent bytes that are not the frame that was due; every rank raises it and names the peer."""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Says more about an error without changing what it is; a traceback shows it from Python 3.11 on."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]

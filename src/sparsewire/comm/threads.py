@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from ..errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed
+from ..errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed, add_note
 from .base import Array, BytesLike, Communicator, as_bytes, check_peer, check_reducible, check_root
 
 T = TypeVar("T")
@@ -208,10 +208,5 @@ class Hub:
 def _first(errors: dict[int, BaseException]) -> BaseException:
     own = [rank for rank, error in errors.items() if not isinstance(error, PeerFailed)]
     rank = (own or list(errors))[0]
-    error = errors[rank]
-    note = f"raised by rank {rank}"
-    if hasattr(error, "add_note"):
-        error.add_note(note)
-    else:  # Python 3.10
-        error.__notes__ = [note]
-    return error
+    add_note(errors[rank], f"raised by rank {rank}")
+    return errors[rank]

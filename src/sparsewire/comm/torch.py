@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class TorchCommunicator(Communicator):
         self._device = torch.device(device) if device is not None else _default_device(group)
         self._slots = SlotGather(self.size, self._gather_equal)
         self._closed = False
+        self._abandoned: list[Any] = []
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         return self._count(self._slots(data, channel))
@@ -78,8 +80,11 @@ class TorchCommunicator(Communicator):
         self.all_reduce(np.zeros(1, np.uint8))
 
     def close(self) -> None:
-        self._slots.clear()
+        """Lets go of the group, whose sockets close with the last reference, and only then of what it may write to."""
         self._closed = True
+        self._group = None
+        self._abandoned.clear()
+        self._slots.clear()
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         source, target = self._stage(mine), self._stage(everyone, filled=False)
@@ -125,6 +130,10 @@ class TorchCommunicator(Communicator):
         try:
             fn(*args, group=self._group, **kwargs)
         except (RuntimeError, ValueError) as error:
+            # Gloo may still write into the buffers of a collective that failed.
+            self._abandoned += args
+            # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
+            traceback.clear_frames(error.__traceback__)
             raise _translate(name, error) from error
 
 

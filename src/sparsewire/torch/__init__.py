@@ -1,5 +1,12 @@
 """One line on a DDP model: `link = attach(ddp_model, "topk(1%) | indices=rice | values=qsgd(bits=7)")`."""
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError("sparsewire.torch needs PyTorch: pip install 'sparsewire[torch]'", name="torch") from None
+
 from ..schedule import dgc_schedule
 from .attach import attach
 from .checkpoint import deal, load, save

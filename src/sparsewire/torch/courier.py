@@ -2,6 +2,9 @@
 
 DDP calls the hook in the same order on every rank, so every rank's courier issues the same collectives in the same
 order; a collective from a future's callback, or from two threads, would not.
+
+DDP makes a RuntimeError of whatever a future fails with. So futures never fail: after an error they give the gradient
+as it was, and the error itself is raised from a callback at the end of backward, where autograd leaves it as it is.
 """
 
 from __future__ import annotations
@@ -9,73 +12,116 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
+
+from .streams import Streams, future_on, mark
 
 Task = TypeVar("Task")
 
 
 @dataclass
 class Parcel(Generic[Task]):
-    """A task and the promise of its result."""
+    """A task, the promise of its result, and the tensor that is the result if there will be no other."""
 
     task: Task
-    promise: torch.futures.Future[object]
-
-
-def promise() -> tuple[torch.futures.Future[object], torch.futures.Future[torch.Tensor]]:
-    """(what the courier fulfils, what DDP waits for).
-
-    DDP does not understand Python's exceptions in a future (`set_exception`), only those that a callback raises.
-    """
-
-    def unwrap(done: torch.futures.Future[object]) -> torch.Tensor:
-        result = done.value()
-        if isinstance(result, BaseException):
-            raise result
-        assert isinstance(result, torch.Tensor)
-        return result
-
-    inner: torch.futures.Future[object] = torch.futures.Future()
-    return inner, inner.then(unwrap)
+    promise: torch.futures.Future[torch.Tensor]
+    fallback: torch.Tensor
+    ready: Any
 
 
 class Courier(Generic[Task]):
-    """Runs `work(parcel)` for each parcel, in order. After a failure every parcel fails with the same error."""
+    """Runs `work(parcel)` for each parcel, in order. After a failure nothing is done any more, only said.
 
-    def __init__(self, work: Callable[[Parcel[Task]], None], name: str) -> None:
+    `failed(error)` is called once, on the courier's thread, and returns the error that backward will raise.
+    """
+
+    def __init__(
+        self, work: Callable[[Parcel[Task]], None], failed: Callable[[BaseException], BaseException], name: str
+    ) -> None:
         self.error: BaseException | None = None
-        self._work = work
+        self._work, self._failed = work, failed
         self._pending: list[Parcel[Task]] = []
-        self._queue: queue.SimpleQueue[Parcel[Task] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Parcel[Task] | Callable[[], None]] = queue.SimpleQueue()
+        self._streams = Streams()
+        self._end_error: BaseException | None = None
+        self._unheard = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def send(self, task: Task) -> torch.futures.Future[torch.Tensor]:
-        inner, outer = promise()
-        self._queue.put(Parcel(task, inner))
-        return outer
+    def send(self, task: Task, buffer: torch.Tensor, is_last: bool) -> torch.futures.Future[torch.Tensor]:
+        """What DDP waits for; `buffer` is what it gets after an error, before backward raises it."""
+        promise = future_on(buffer.device)
+        self._queue.put(Parcel(task, promise, buffer, mark(buffer.device)))
+        if torch._C._current_graph_task_id() < 0:  # DDP's join() calls hooks outside of backward
+            return promise.then(self._result)
+        if is_last:
+            _at_the_end_of_backward(self._raise)
+        return promise
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Finishes what is queued, then ends the thread."""
-        self._queue.put(None)
-        self._thread.join(timeout)
+    def stop(
+        self, close: Callable[[], None], error: BaseException | None = None, patience: float | None = None
+    ) -> None:
+        """Ends the thread, which calls `close` last, after what is queued or, with an error, as soon as it can.
+
+        Called on the courier's own thread it returns at once: the thread ends after what it is doing.
+        """
+        self.error = self.error or error
+        self._unheard = threading.current_thread() is self._thread
+        self._queue.put(close)
+        if self._unheard:
+            return
+        self._thread.join(patience)
+        if not self._thread.is_alive():
+            self.error = None
+        if self._end_error is not None:
+            raise self._end_error
 
     def _run(self) -> None:
-        while (parcel := self._queue.get()) is not None:
-            self._pending.append(parcel)
-            try:
-                if self.error is None:
-                    self._work(parcel)
-            except BaseException as error:
-                self.error = error
+        while isinstance(item := self._queue.get(), Parcel):
+            self._pending.append(item)
+            if self.error is None:
+                self._try(item)
             if self.error is not None:
-                self._fail()
+                self._give_up()
             self._pending = [waiting for waiting in self._pending if not waiting.promise.done()]
+        try:
+            item()
+        except BaseException as error:
+            self._end_error = error
+            if self._unheard:
+                raise
+        finally:
+            # Their owner has this courier: a cycle that would keep its memory until the next collection.
+            del self._work, self._failed
 
-    def _fail(self) -> None:
+    def _try(self, parcel: Parcel[Task]) -> None:
+        try:
+            with self._streams.behind(parcel.ready, parcel.fallback.device):
+                self._work(parcel)
+        except BaseException as error:
+            self.error = error
+            with suppress(Exception):  # this error is the one to raise, whatever telling the others comes to
+                self.error = self._failed(error)
+
+    def _give_up(self) -> None:
         for parcel in self._pending:
             if not parcel.promise.done():
-                parcel.promise.set_result(self.error)
+                parcel.promise.set_result(parcel.fallback)
+
+    def _result(self, done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        self._raise()
+        return done.value()
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def _at_the_end_of_backward(call: Callable[[], None]) -> None:
+    """Behind DDP's own callback, which is queued later than this but waits for the futures and tidies up."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(lambda: engine.queue_callback(call))

@@ -34,7 +34,7 @@ def save_dcp(link: Link, path: str | os.PathLike[str]) -> None:
 
     if (Path(path) / ".metadata").exists() and not _ranks(_metadata(path)):
         raise InputError(f"{path} holds another checkpoint, which would be lost: give sparsewire a folder of its own")
-    dcp.save(_flatten(link.state_dict()), checkpoint_id=path, process_group=link._socket.group)
+    dcp.save(_flatten(link.state_dict()), checkpoint_id=path, process_group=link._hook.group)
 
 
 def load_dcp(link: Link, path: str | os.PathLike[str]) -> None:
@@ -50,7 +50,7 @@ def load_dcp(link: Link, path: str | os.PathLike[str]) -> None:
     prefixes = tuple(_prefix(one) for one in wanted)
     tensors = {key: torch.empty(kept.size, dtype=kept.properties.dtype)
                for key, kept in saved.items() if key.startswith(prefixes)}  # fmt: skip
-    dcp.load(tensors, checkpoint_id=path, process_group=link._socket.group)
+    dcp.load(tensors, checkpoint_id=path, process_group=link._hook.group)
     states = [_unflatten(tensors, one) for one in wanted]
     link.load_state_dict(states[0] if len(ranks) == size else deal(states, size)[rank])
 

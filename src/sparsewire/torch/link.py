@@ -7,6 +7,7 @@ finishes the step, the means are in the buckets, and DDP goes on.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -16,31 +17,32 @@ import torch.distributed as dist
 
 from ..averager import Averager, Settings
 from ..comm import Communicator
-from ..errors import InputError
+from ..errors import InputError, add_note
 from ..host import to_host
 from ..kernels.scratch import Kept
 from ..sparse import Sparse
 from .bucket import Bucket, to_coo
 from .courier import Courier, Parcel
-from .hook import Socket
+from .group import CourierGroup
+from .hook import HookState
 from .tensors import to_arrays, to_tensors
+
+GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the courier is left to itself
 
 
 class Link:
     """Made by `attach`; `stats()`, `state_dict()`, `detach()`; as a context manager it detaches at the end."""
 
     def __init__(
-        self, names: dict[torch.Tensor, str], comm: Communicator, settings: Settings, socket: Socket, close: Any,
-        scaler: torch.amp.GradScaler | None = None,
-    ) -> None:  # fmt: skip
-        self.comm = comm
-        self.averager = Averager(comm, settings)
-        self._names, self._socket, self._close, self.scaler = names, socket, close, scaler
+        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState
+    ) -> None:
+        self.comm: Communicator = group.comm
+        self.averager = Averager(group.comm, settings)
+        self._names, self._group, self._hook = names, group, hook
         self._staging = Kept()
         self._step: list[Parcel[Bucket]] = []
-        self._follow_scaler()
-        self._courier: Courier[Bucket] = Courier(self._work, "sparsewire-courier")
-        socket.link = self
+        self._courier: Courier[Bucket] = Courier(self._work, self._fail, "sparsewire-courier")
+        hook.link = self
 
     # --- what users call ---
 
@@ -50,7 +52,7 @@ class Link:
 
     @property
     def attached(self) -> bool:
-        return self._socket.link is self
+        return self._hook.link is self
 
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
@@ -68,14 +70,29 @@ class Link:
         self.averager.load_state_dict(arrays)
 
     def detach(self) -> None:
-        """Ends the courier; from now on the model's gradients are averaged dense, as without a link."""
-        self._end(in_order=True)
+        """Ends the courier; from now on the model's gradients are averaged dense, as without a link.
 
-    def _end(self, in_order: bool) -> None:
-        if self._socket.link is self:
-            self._socket.link = None
-            self._courier.stop()
-            self._close(in_order and self._courier.error is None)
+        Every rank calls it, and waits for the others; but while an exception is handled, as in `finally`, a rank
+        leaves at once, and the others hear of that exception. Called in `on_step` it ends after this step.
+        """
+        self._end(sys.exc_info()[1])
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._hook.link is not self:
+            return
+        self._hook.link = None
+        error = error or self._courier.error
+        if error is None:
+            self._courier.stop(self._group.close)
+        else:
+            self._group.tell(error)
+            self._courier.stop(self._group.leave, error, GRACE)
+
+    def _fail(self, error: BaseException) -> BaseException:
+        """What the courier calls when its work fails."""
+        failed = self._group.fail(error)
+        add_note(failed, f"sparsewire: on rank {self.comm.rank}, at step {self.step}")
+        return failed
 
     def __enter__(self) -> Link:
         return self
@@ -83,12 +100,12 @@ class Link:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error here the others may never come to the barrier that ends a link in order.
-        self._end(in_order=kind is None)
+        self._end(error)
 
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the hook calls, on autograd's thread."""
-        return self._courier.send(Bucket.of(bucket, self._names))
+        task = Bucket.of(bucket, self._names)
+        return self._courier.send(task, task.buffer, task.is_last)
 
     def _check_sizes(self, state: Mapping[str, Any]) -> None:
         sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for parameter, name in self._names.items()}
@@ -110,8 +127,6 @@ class Link:
 
     def _put(self, parcel: Parcel[Bucket]) -> None:
         bucket = parcel.task
-        if not self._step:
-            self._follow_scaler()
         self._step.append(parcel)
         if bucket.is_sparse:
             x = to_host(bucket.buffer)
@@ -121,10 +136,6 @@ class Link:
             self.averager.put_buffer(bucket.as_buffer(self._staging))
         if bucket.is_last:
             self._finish()
-
-    def _follow_scaler(self) -> None:
-        if self.scaler is not None:
-            self.averager.follow(self.scaler.get_scale())
 
     def _finish(self) -> None:
         parcels, self._step = self._step, []

@@ -1,0 +1,87 @@
+"""Whether every rank attaches with the same settings: ranks that differ would misread each other.
+
+1. One all_gather moves every rank's settings, long lists as a digest, or the reason why it refuses its own.
+2. Where a list differs, rank 0's is sent to all, each rank finds where its own departs from it, and tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NoReturn
+
+import torch
+
+from ..averager import Settings
+from ..comm import Communicator
+from ..errors import CommMismatch, PeerFailed
+
+CHANNEL = "attach"
+LONGEST = 2000  # characters of an error's text
+
+
+def refuse(comm: Communicator, error: BaseException) -> None:
+    """This rank's part in the agreement when it cannot attach: nobody waits for it."""
+    text = f"{type(error).__name__}: {error}"
+    comm.all_gather(json.dumps({"refused": text[:LONGEST]}).encode(), CHANNEL)
+
+
+def agree(comm: Communicator, settings: Settings, named: Mapping[str, torch.nn.Parameter]) -> None:
+    """Raises, on every rank, where a rank differs from rank 0 or cannot attach."""
+    values, lists = _values(settings), _lists(settings, named)
+    digests = {field: _digest(items) for field, items in lists.items()}
+    heard = [json.loads(bytes(part)) for part in comm.all_gather(json.dumps([values, digests]).encode(), CHANNEL)]
+    for rank, told in enumerate(heard):
+        if isinstance(told, dict):
+            raise PeerFailed(f"rank {rank} could not attach: {told['refused']}")
+    for rank, (theirs, _) in enumerate(heard):
+        for field, value in theirs.items():
+            if value != heard[0][0][field]:
+                _differ(rank, field, value, heard[0][0][field])
+    for field in lists:
+        if len({told[1][field] for told in heard}) > 1:
+            _find_difference(comm, field, lists[field])
+
+
+def _values(settings: Settings) -> dict[str, Any]:
+    return {
+        "scheme": str(settings.schedule.scheme),
+        "warmup_steps": int(settings.schedule.warmup_steps),
+        "dense_below": settings.dense_below,
+        "select_per": "bucket" if settings.by_bucket else "parameter",
+        "seed": settings.seed,
+        "scaler": settings.scale is not None,
+    }
+
+
+def _lists(settings: Settings, named: Mapping[str, torch.nn.Parameter]) -> dict[str, list[str]]:
+    ratios = settings.schedule.ratios or ()
+    return {
+        "ratio_schedule": ["a function"] if callable(ratios) else [f"{ratio} until {until}" for until, ratio in ratios],
+        "parameter names": sorted(named),
+        "order of parameters": list(named),
+        "shapes": [f"{name} {list(parameter.shape)}" for name, parameter in named.items()],
+        "dtypes": [f"{name} {parameter.dtype}".replace("torch.", "") for name, parameter in named.items()],
+        "exclude": sorted(settings.dense_names),
+    }
+
+
+def _digest(items: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(items).encode()).hexdigest()[:32]
+
+
+def _find_difference(comm: Communicator, field: str, mine: Sequence[str]) -> NoReturn:
+    theirs = json.loads(comm.broadcast(json.dumps(mine).encode()))
+    found = next((pair for pair in zip_longest(mine, theirs, fillvalue="nothing more") if pair[0] != pair[1]), None)
+    pairs = [json.loads(bytes(part)) for part in comm.all_gather(json.dumps(found).encode(), CHANNEL)]
+    rank = next(rank for rank, pair in enumerate(pairs) if pair is not None)
+    _differ(rank, field, *pairs[rank])
+
+
+def _differ(rank: int, field: str, value: Any, first: Any) -> NoReturn:
+    raise CommMismatch(
+        f"rank {rank} attached with other settings, {field}: {value!r} where rank 0 has {first!r}; "
+        "every rank must attach with the same"
+    )

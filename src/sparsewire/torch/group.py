@@ -1,0 +1,111 @@
+"""The process group of a courier: collectives of two threads must not mix."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ..comm.torch import TorchCommunicator
+from ..errors import CommError, CommTimeout, PeerFailed
+
+FAILED = "sparsewire-failed"
+LONGEST = 2000  # characters of an error's text
+_made: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()  # how many groups were made for this one
+
+
+class CourierGroup:
+    """A group of its own with the ranks of another; every rank makes it.
+
+    A rank that fails says so in the group's store and leaves: its sockets close, the others' collectives fail at once,
+    and they find there who failed first, and why.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
+        own = _new_group(group, datetime.timedelta(seconds=timeout) if timeout else _timeout_of(group))
+        self.comm = TorchCommunicator(own)
+        self._store = distributed_c10d._get_process_group_store(own)
+        self._group: dist.ProcessGroup | None = own
+
+    def close(self) -> None:
+        """In order: after all ranks have come this far."""
+        try:
+            if self._group is not None:
+                self.comm.barrier()
+        except CommError as error:
+            raise self.fail(error) from error
+        self.leave()
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Tells the others and leaves; the error to raise here.
+
+        A collective that the engine ended is not the beginning of the trouble: then it is the error of the rank that
+        failed first, if that could still say so.
+        """
+        if type(error) is CommError and (first := self._first()):
+            failed = PeerFailed(f"another rank failed first: {first}")
+            failed.__cause__, error = error, failed
+        elif type(error) is not CommError:
+            self.tell(error)
+        self.leave()
+        return error
+
+    def tell(self, error: BaseException) -> None:
+        """Writes down, for the others, that this rank fails; unless one of them was first."""
+        text = f"rank {self.comm.rank}: {type(error).__name__}: {error}"[:LONGEST]
+        with suppress(RuntimeError):  # the rank that keeps the store may be gone
+            self._store.compare_set(FAILED, "", text)
+
+    def _first(self) -> str:
+        with suppress(RuntimeError):
+            return str(self._store.get(FAILED).decode()) if self._store.check([FAILED]) else ""
+        return ""
+
+    def leave(self) -> None:
+        """Closes the sockets, which the last reference to the group does."""
+        own, self._group = self._group, None
+        if own is not None and dist.is_initialized():
+            dist.destroy_process_group(own)
+        del own
+        self.comm.close()
+
+
+def _new_group(group: dist.ProcessGroup, timeout: datetime.timedelta | None) -> dist.ProcessGroup:
+    ranks = dist.get_process_group_ranks(group)
+    part = len(ranks) < dist.get_world_size()
+    try:
+        with _own_name(group) if part else nullcontext():
+            return dist.new_group(
+                ranks, timeout=timeout, backend=dist.get_backend(group), use_local_synchronization=part
+            )
+    except RuntimeError as error:
+        late = "timeout" in str(error).lower() or "timed out" in str(error).lower()
+        raise (CommTimeout if late else CommError)(
+            f"attach: not all of {len(ranks)} ranks have come ({error}); every rank of the model must call attach"
+        ) from error
+
+
+@contextmanager
+def _own_name(group: dist.ProcessGroup) -> Iterator[None]:
+    """A name for a new group of some ranks that is the same on each and was never used.
+
+    Torch up to 2.13 hashes in how many groups the rank is in: ranks in different numbers of groups never meet, and a
+    name that comes again finds the addresses of the group before (github.com/pytorch/pytorch/pull/189073).
+    """
+    _made[group] = _made.get(group, 0) + 1
+    torchs = distributed_c10d._hash_ranks_to_str
+    distributed_c10d._hash_ranks_to_str = lambda *_: f"{group.group_name}-sparsewire-{_made[group]}"
+    try:
+        yield
+    finally:
+        distributed_c10d._hash_ranks_to_str = torchs
+
+
+def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta | None:
+    options = getattr(group, "_get_backend", lambda device: None)(torch.device("cpu"))
+    return getattr(getattr(options, "options", None), "_timeout", None)

@@ -1,0 +1,54 @@
+"""Which scheme a step has: dense at first, then ratio by ratio, then the scheme's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import sparsewire as sw
+from sparsewire.errors import SchemeError
+from sparsewire.schedule import SchemeSchedule, dgc_schedule
+
+
+def ratios(schedule: SchemeSchedule, steps: int) -> list[Any]:
+    return [None if (s := schedule.at(step)) is None else s.select.ratio for step in range(steps)]
+
+
+def test_pairs_follow_the_warm_up_and_the_schemes_own_ratio_follows_them() -> None:
+    schedule = SchemeSchedule(sw.scheme("topk(1%)"), 2, dgc_schedule(2, stages=2))
+    assert ratios(schedule, 8) == [None, None, 0.25, 0.25, 0.0625, 0.0625, 0.01, 0.01]
+
+
+def test_a_function_counts_from_the_end_of_the_warm_up() -> None:
+    schedule = SchemeSchedule(sw.scheme("topk(1%)"), 1, lambda step: None if step > 1 else 0.5 / (step + 1))
+    assert ratios(schedule, 4) == [None, 0.5, 0.25, 0.01]
+
+
+def test_a_ratio_takes_the_place_of_a_count() -> None:
+    schedule = SchemeSchedule(sw.scheme("topk(k=5)"), 0, [(1, 0.5)])
+    assert [str(schedule.at(step).select) for step in range(2)] == ["topk(ratio=0.5)", "topk(k=5)"]
+
+
+WRONG = [
+    ({"warmup_steps": True}, "warmup_steps is a whole number"),
+    ({"ratios": 0.1}, "function of the step or"),
+    ({"ratios": [0.1, 0.2]}, "function of the step or"),
+    ({"ratios": [(5, 0.1), (5, 0.2)]}, "5 follows 5"),
+    ({"ratios": [(0, 0.1)]}, "0 follows 0"),
+    ({"ratios": [(2.5, 0.1)]}, "2.5 follows 0"),
+    ({"ratios": [(5, float("nan"))]}, "until 5 has nan"),
+    ({"ratios": [(5, True)]}, "until 5 has True"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), WRONG)
+def test_a_wrong_schedule_is_refused_when_it_is_made(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(SchemeError, match=words):
+        SchemeSchedule(sw.scheme("topk(1%)"), **settings)
+
+
+def test_what_a_function_does_later_is_named_by_its_step() -> None:
+    schedule = SchemeSchedule(sw.scheme("topk(1%)"), 3, lambda step: 0.1 if step < 2 else 1 / (step - 2))
+    with pytest.raises(SchemeError, match=r"ratio_schedule\(2\) raised ZeroDivisionError"):
+        schedule.at(5)
