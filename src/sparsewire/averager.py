@@ -18,13 +18,12 @@ import numpy as np
 
 from . import kernels
 from .comm import Communicator
-from .errors import InputError
 from .exchange import Clock, Outcome, Piece, Turn
 from .kernels import Array
-from .layout import Layout, Segment, Slice, lay_out
+from .layout import Buffer, Layout, Segment, Slice, lay_out
 from .schedule import SchemeSchedule
 from .scheme import Scheme, scheme
-from .sparse import Sparse, work_dtype
+from .sparse import Sparse
 from .states import STATE_VERSION, States, check_state
 
 LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
@@ -44,23 +43,6 @@ class Settings:
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
 
 
-@dataclass(frozen=True)
-class Buffer:
-    """Gradients side by side: `read` gives them flat in the work dtype, `write` takes the means.
-
-    A buffer in another dtype is converted at each `read`, so that no copy of it is held from `put` to `finish`.
-    """
-
-    slices: tuple[Slice, ...]
-    dtype: str
-    read: Callable[[], Array]
-    write: Callable[[Array], None]
-
-    @property
-    def size(self) -> int:
-        return sum(item.size for item in self.slices)
-
-
 @dataclass
 class Open:
     """A buffer whose exchange is done, but whose means are not yet written.
@@ -70,7 +52,7 @@ class Open:
 
     buffer: Buffer
     layout: Layout
-    outcomes: Sequence[Outcome]
+    outcomes: list[Outcome]
     dense: list[tuple[Slice, Array]]
     reduced: bool = False
     finite: bool = True
@@ -102,20 +84,19 @@ class Averager:
 
         Arrays are flat and in the work dtype: float64 for float64, otherwise float32.
         """
-        for name, x in tensors.items():
-            if isinstance(x, Sparse):
-                self.put_sparse(name, x)
-            else:
-                self.put_buffer(_own_place(name, x, (dtypes or {}).get(name, x.dtype.name)))
+        sparse = {name: x for name, x in tensors.items() if isinstance(x, Sparse)}
+        dense = [Buffer.of(name, x, (dtypes or {}).get(name, x.dtype.name))
+                 for name, x in tensors.items() if not isinstance(x, Sparse)]  # fmt: skip
+        self.put_buffers(dense)
+        for name, x in sparse.items():
+            self.put_sparse(name, x)
 
-    def put_buffer(self, buffer: Buffer) -> None:
-        """Gradients side by side, as engines bundle them; they travel as one message."""
+    def put_buffers(self, buffers: Sequence[Buffer]) -> None:
+        """Gradients side by side, as engines bundle them; those of one call travel as one message."""
         self._follow()
-        numbers, plan = buffer.read(), self.scheme
-        if numbers.size != buffer.size:
-            raise InputError(f"a buffer of {numbers.size} numbers for parameters of {buffer.size} elements")
-        self._bytes_dense += buffer.size * ITEM_SIZE[buffer.dtype]
-        self._open.append(self._average(buffer, numbers) if plan is None else self._exchange(buffer, numbers, plan))
+        self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
+        plan = self.scheme
+        self._open += [self._average(buffer) for buffer in buffers] if plan is None else self._exchange(buffers, plan)
 
     def put_sparse(self, name: str, x: Sparse) -> None:
         """A sparse gradient: its entries are sent as they are, in dense steps without loss."""
@@ -125,18 +106,23 @@ class Averager:
         piece = Piece(name, x, x.shape, x.dtype, self.states.of_sparse(name, x, plan.memory.buffers))
         self._sparse.append((piece, self._run([piece], plan)[0]))
 
-    def _exchange(self, buffer: Buffer, numbers: Array, plan: Scheme) -> Open:
-        layout = self._layout(buffer.slices)
-        dense = [(item, self._owed(item, numbers, plan)) for item in layout.dense]
-        _clear(numbers, layout)
-        for segment in layout.segments:
-            self._set_aside(segment, numbers, plan)
-        pieces = [self._piece(segment, numbers, buffer.dtype, plan) for segment in layout.segments]
-        return Open(buffer, layout, self._run(pieces, plan), dense)
+    def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[Open]:
+        opened, pieces = [], []
+        for buffer in buffers:
+            numbers, layout = buffer.read(), self._layout(buffer.slices)
+            opened.append(Open(buffer, layout, [], [(item, self._owed(item, numbers, plan)) for item in layout.dense]))
+            layout.clear(numbers)
+            for segment in layout.segments:
+                self._set_aside(segment, numbers, plan)
+                pieces.append(self._piece(segment, numbers, buffer.dtype, plan))
+        outcomes = iter(self._run(pieces, plan))
+        for one in opened:
+            one.outcomes = [next(outcomes) for _ in one.layout.segments]
+        return opened
 
-    def _average(self, buffer: Buffer, numbers: Array) -> Open:
+    def _average(self, buffer: Buffer) -> Open:
         """In a dense step each buffer is moved at once, while the next is made."""
-        plan = self.settings.schedule.scheme
+        plan, numbers = self.settings.schedule.scheme, buffer.read()
         owed = np.concatenate([self._owed(item, numbers, plan) for item in buffer.slices])
         with self.clock("dense"):
             mean = self.comm.all_reduce(owed) / owed.dtype.type(self.comm.size)
@@ -230,7 +216,7 @@ class Averager:
         if finite:
             for item, _ in one.dense:
                 self.states.drop(item.name)  # what was owed is paid
-        _clear(numbers, one.layout)
+        one.layout.clear(numbers)
         for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
             if finite:
                 with self.clock("keep"):
@@ -289,16 +275,3 @@ class Averager:
         self.states.load(state["buffers"])
         self.step, self.scale = int(state["step"]), float(state["scale"])
         self.rescale(scale)
-
-
-def _own_place(name: str, x: Array, dtype: str) -> Buffer:
-    """An array whose mean is written where it is."""
-    if x.ndim != 1 or x.dtype != work_dtype(dtype) or not x.flags.writeable:
-        raise InputError(f"{name!r}: a flat writable array of {work_dtype(dtype)} is needed for a {dtype} gradient")
-    return Buffer((Slice(name, 0, x.size),), dtype, lambda: x, lambda mean: None)
-
-
-def _clear(numbers: Array, layout: Layout) -> None:
-    """What travels dense leaves zeros behind where it lies between compressed parameters."""
-    for item in layout.dense if layout.segments else ():
-        numbers[item.start : item.stop] = 0

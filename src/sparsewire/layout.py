@@ -7,8 +7,12 @@ segment: they are taken out and leave zeros behind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from .errors import InputError
+from .kernels import Array
+from .sparse import work_dtype
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,37 @@ class Slice:
     @property
     def size(self) -> int:
         return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Gradients side by side: `take` gives them flat in the work dtype, `write` takes the means.
+
+    A buffer in another dtype is converted at each `take`, so that no copy of it is held from `put` to `finish`.
+    """
+
+    slices: tuple[Slice, ...]
+    dtype: str
+    take: Callable[[], Array]
+    write: Callable[[Array], None] = lambda mean: None
+
+    @classmethod
+    def of(cls, name: str, x: Array, dtype: str) -> Buffer:
+        """One tensor, whose mean is written where it is."""
+        if x.ndim != 1 or x.dtype != work_dtype(dtype) or not x.flags.writeable:
+            raise InputError(f"{name!r}: a flat writable array of {work_dtype(dtype)} is needed for a {dtype} gradient")
+        return cls((Slice(name, 0, x.size),), dtype, lambda: x)
+
+    @property
+    def size(self) -> int:
+        return sum(item.size for item in self.slices)
+
+    def read(self) -> Array:
+        """The numbers, if there are as many as the parameters have."""
+        numbers = self.take()
+        if numbers.size != self.size:
+            raise InputError(f"a buffer of {numbers.size} numbers for parameters of {self.size} elements")
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -50,6 +85,11 @@ class Layout:
 
     segments: tuple[Segment, ...]
     dense: tuple[Slice, ...]
+
+    def clear(self, numbers: Array) -> None:
+        """What travels dense leaves zeros behind where it lies between compressed parameters."""
+        for item in self.dense if self.segments else ():
+            numbers[item.start : item.stop] = 0
 
 
 def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: int, by_bucket: bool) -> Layout:

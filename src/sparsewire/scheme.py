@@ -23,7 +23,7 @@ from .presets import PRESETS, expand
 from .registry import codecs, find, find_wire, nearest
 from .transform import Identity
 from .values.chain import Chain
-from .wire import Parameter, Stage, pack_record, unpack_record
+from .wire import CodecRecord, Parameter, pack_record, unpack_record
 
 DEFAULTS = {
     "select": "nonzero",
@@ -241,7 +241,7 @@ def _codec_from(slot: str, stage: Any) -> Codec:
     return _build(slot, str(stage["id"]), [], {key: value for key, value in stage.items() if key != "id"})
 
 
-def _to_stage(codec: Codec) -> Stage:
+def _to_stage(codec: Codec) -> CodecRecord:
     """Settings at the end that have their default are left out: defaults are part of the format."""
     settings = [(getattr(codec, item.name), item.default) for item in fields(codec)]
     while settings and settings[-1][0] == settings[-1][1]:
@@ -249,7 +249,7 @@ def _to_stage(codec: Codec) -> Stage:
     return codec.wire_id or codec.id, tuple(value for value, _ in settings)
 
 
-def _from_stage(slot: str, stage: Stage) -> Codec:
+def _from_stage(slot: str, stage: CodecRecord) -> Codec:
     name, parameters = stage
     codec = find_wire(slot, name)
     known = [item.name for item in fields(codec)]

@@ -20,8 +20,8 @@ WIDE = 1  # the flag for entries of several numbers
 MOST_WIDTH = 2**32
 
 Parameter = None | bool | int | float | str
-Stage = tuple[int | str, tuple[Parameter, ...]]
-Record = tuple[tuple[Stage, ...], ...]
+CodecRecord = tuple[int | str, tuple[Parameter, ...]]
+Record = tuple[tuple[CodecRecord, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def pack_record(record: Record) -> bytes:
     return b"".join(bytes([len(stages)]) + b"".join(map(_pack_stage, stages)) for stages in record)
 
 
-def _pack_stage(stage: Stage) -> bytes:
+def _pack_stage(stage: CodecRecord) -> bytes:
     name, parameters = stage
     head = varint(name) if isinstance(name, int) else varint(0) + _pack_text(name)
     return head + varint(len(parameters)) + b"".join(map(_pack_parameter, parameters))
@@ -154,14 +154,14 @@ def unpack_record(data: bytes) -> Record:
     return record
 
 
-def _unpack_stages(reader: Reader) -> tuple[Stage, ...]:
+def _unpack_stages(reader: Reader) -> tuple[CodecRecord, ...]:
     count = reader.byte()
     if not 1 <= count <= MOST_STAGES:
         raise HeaderError(f"a slot of {count} stages")
     return tuple(_unpack_stage(reader) for _ in range(count))
 
 
-def _unpack_stage(reader: Reader) -> Stage:
+def _unpack_stage(reader: Reader) -> CodecRecord:
     name = reader.varint() or _unpack_text(reader)
     count = reader.varint()
     if count > MOST_PARAMETERS:

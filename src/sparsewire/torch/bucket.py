@@ -9,11 +9,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..averager import Buffer
 from ..errors import InputError
 from ..kernels import Array
 from ..kernels.scratch import Kept
-from ..layout import Slice
+from ..layout import Buffer, Slice
 from ..sparse import Sparse, work_dtype
 
 IN_PLACE = (torch.float32, torch.float64)
@@ -54,7 +53,7 @@ class Bucket:
         tensor = self.numbers.detach()
         if tensor.device.type == "cpu" and tensor.dtype in IN_PLACE:
             flat = tensor.numpy()
-            return Buffer(self.slices, self.dtype, lambda: flat, lambda mean: None)
+            return Buffer(self.slices, self.dtype, lambda: flat)
 
         def read() -> Array:
             copy = staging(tensor.numel(), work_dtype(self.dtype))

@@ -133,7 +133,7 @@ class Link:
             assert isinstance(x, Sparse)
             self.averager.put_sparse(bucket.slices[0].name, x)
         else:
-            self.averager.put_buffer(bucket.as_buffer(self._staging))
+            self.averager.put_buffers([bucket.as_buffer(self._staging)])
         if bucket.is_last:
             self._finish()
 

@@ -1,0 +1,320 @@
+"""`Averager` between threads, without any framework: what a training keeps from step to step, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import MEMORIES, make, same_bits
+
+import sparsewire as sw
+from sparsewire.averager import Averager, Settings
+from sparsewire.comm import Communicator, run_ranks
+from sparsewire.errors import InputError
+from sparsewire.layout import Buffer, Slice
+from sparsewire.schedule import SchemeSchedule
+from sparsewire.states import deal
+
+SCHEME = "topk(5%) | indices=rice | values=qsgd(5) | memory=residual"
+NAMES = {"w": 300, "v": 200, "b": 7}
+
+
+def averager(comm: Communicator, scheme: str = SCHEME, warmup: int = 0, **settings: Any) -> Averager:
+    schedule = SchemeSchedule(sw.scheme(scheme), warmup)
+    return Averager(comm, Settings(schedule, dense_below=settings.pop("dense_below", 10), **settings))
+
+
+def gradients(comm: Communicator, step: int, scale: float = 1.0) -> dict[str, np.ndarray]:
+    return {
+        name: make("normal", size, "float32", 1000 * step + 10 * comm.rank + place) * np.float32(scale)
+        for place, (name, size) in enumerate(NAMES.items())
+    }
+
+
+def train(one: Averager, comm: Communicator, steps: range, scale: float = 1.0) -> list[np.ndarray]:
+    """The means of each step."""
+    means = []
+    for step in steps:
+        x = gradients(comm, step, scale)
+        one.put(x)
+        assert one.finish()
+        means += list(x.values())
+    return means
+
+
+def residuals(one: Averager) -> dict[str, np.ndarray]:
+    return {name: kept["residual"].copy() for name, kept in one.states.by_name.items() if "residual" in kept}
+
+
+def all_same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    return len(a) == len(b) and all(map(same_bits, a, b))
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_a_resumed_training_equals_one_that_never_stopped(memory: str, warmup: int) -> None:
+    scheme = f"topk(5%) | values=qsgd(5) | memory={memory}"
+
+    def fn(comm: Communicator) -> None:
+        whole, first, second = (averager(comm, scheme, warmup) for _ in range(3))
+        expected = train(whole, comm, range(8))
+        train(first, comm, range(5))
+        second.load_state_dict(first.state_dict())
+        assert all_same(train(second, comm, range(5, 8)), expected[5 * len(NAMES) :])
+        state, other = whole.state_dict(), second.state_dict()
+        for name, kept in state["buffers"].items():
+            assert all(same_bits(kept[buffer], other["buffers"][name][buffer]) for buffer in kept)
+
+    run_ranks(3, fn)
+
+
+def test_every_gradient_is_sent_or_kept() -> None:
+    def fn(comm: Communicator) -> None:
+        one, given, taken = averager(comm), {}, {}
+        for step in range(6):
+            x = gradients(comm, step)
+            for name, kept in x.items():
+                given[name] = given.get(name, 0) + kept.astype(np.float64)
+            one.put(x)
+            one.finish()
+            for name, kept in x.items():
+                taken[name] = taken.get(name, 0) + kept.astype(np.float64)
+        for name in NAMES:
+            kept = residuals(one).get(name, np.zeros(NAMES[name], np.float32))
+            owed = comm.all_reduce(given[name]) - comm.all_reduce(kept.astype(np.float64))
+            np.testing.assert_allclose(comm.size * taken[name], owed, atol=1e-4)
+        assert "b" not in one.states.by_name  # smaller than dense_below
+
+    run_ranks(3, fn)
+
+
+def test_tensors_that_are_put_together_travel_as_one_message() -> None:
+    def fn(comm: Communicator) -> None:
+        train(averager(comm), comm, range(1))
+        assert comm.collectives == 2  # the frames; what is dense
+
+    run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("name", ["w", "b"])
+def test_a_step_that_is_not_finite_on_one_rank_changes_nothing(name: str) -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm)
+        train(one, comm, range(2))
+        before, x = residuals(one), gradients(comm, 2)
+        x[name][3] = np.inf if comm.rank == 1 else x[name][3]
+        one.put(x)
+        assert not one.finish()
+        assert not np.isfinite(x[name]).all()
+        assert all(same_bits(kept, before[key]) for key, kept in residuals(one).items())
+        assert one.step == 3
+
+    run_ranks(2, fn)
+
+
+def failing_exchange(one: Averager) -> Callable[[], None]:
+    """Makes the averager's next exchange fail, after selection."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("lost")
+
+    one.comm.all_gather = fail  # type: ignore[method-assign]
+    return lambda: one.comm.__dict__.pop("all_gather")
+
+
+@pytest.mark.parametrize("by_bucket", [False, True])
+def test_an_error_puts_everything_back(by_bucket: bool) -> None:
+    """Also what was set aside because this rank has no gradient for it."""
+
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, by_bucket=by_bucket)
+        train(one, comm, range(2))
+        before, x = residuals(one), gradients(comm, 2)
+        x["w"][:] = 0
+        mend = failing_exchange(one)
+        with pytest.raises(ConnectionError):
+            one.put(x)
+        one.abandon()
+        mend()
+        assert before["w"].any()
+        assert all(same_bits(kept, before[name]) for name, kept in residuals(one).items())
+        train(one, comm, range(2, 4))
+
+    run_ranks(1, fn)
+
+
+@pytest.mark.parametrize("place", [0, 64, 299])
+def test_a_gradient_is_looked_at_to_its_end_before_it_counts_as_none(place: int) -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, "topk(k=1) | values=raw")
+        train(one, comm, range(1))
+        x = {name: np.zeros(size, np.float32) for name, size in NAMES.items()}
+        x["w"][place] = 100
+        before = residuals(one)
+        one.put(x)
+        one.finish()
+        assert x["w"][place] == pytest.approx(100, rel=0.1)  # with its residual: it took part
+        assert x["w"][place] == np.float32(100) + before["w"][place]
+        assert same_bits(residuals(one)["v"], before["v"])  # no gradient: its residual waits
+
+    run_ranks(1, fn)
+
+
+def test_buffers_that_change_hands_stay_whole() -> None:
+    """Engines regroup parameters; a join of before is not what a later join writes to."""
+
+    def put(one: Averager, comm: Communicator, step: int, groups: list[list[str]]) -> dict[str, np.ndarray]:
+        x = gradients(comm, step)
+        for group in groups:
+            ends = np.cumsum([0, *(NAMES[name] for name in group)])
+            slices = tuple(Slice(name, ends[i], ends[i + 1]) for i, name in enumerate(group))
+            flat = np.concatenate([x[name] for name in group])
+            one.put_buffers([Buffer(slices, "float32", lambda flat=flat: flat)])
+        one.finish()
+        return residuals(one)
+
+    def fn(comm: Communicator) -> None:
+        joined, alone = (averager(comm, "threshold(value=1.5) | values=raw", by_bucket=True) for _ in range(2))
+        for step, groups in enumerate([[["w", "v"]], [["v"], ["w"]], [["w", "v"]], [["v", "w"]], [["w", "v"]]]):
+            kept = put(joined, comm, step, groups)
+            expected = put(alone, comm, step, [["w"], ["v"]])
+            assert all(same_bits(kept[name], expected[name]) for name in ("w", "v"))
+
+    run_ranks(1, fn)
+
+
+def test_a_buffer_that_its_parameters_do_not_cover_is_refused() -> None:
+    def fn(comm: Communicator) -> None:
+        one, flat = averager(comm), np.ones(600, np.float32)
+        with pytest.raises(InputError, match="600 numbers for parameters of 300"):
+            one.put_buffers([Buffer((Slice("w", 0, 300),), "float32", lambda: flat)])
+
+    run_ranks(1, fn)
+
+
+# --- the loss's scale ---
+
+
+def test_buffers_follow_the_scale_and_a_state_is_loaded_in_the_present_one() -> None:
+    def fn(comm: Communicator) -> None:
+        scheme, scale = "topk(5%) | values=raw", [4.0]
+        plain, scaled = averager(comm, scheme), averager(comm, scheme, scale=lambda: scale[0])
+        for step, factor in enumerate([4.0, 8.0, 0.5]):
+            scale[0] = factor
+            train(plain, comm, range(step, step + 1))
+            train(scaled, comm, range(step, step + 1), factor)
+        without = averager(comm, scheme)
+        without.load_state_dict(scaled.state_dict())
+        scale[0] = 65536.0
+        later = averager(comm, scheme, scale=lambda: scale[0])
+        later.load_state_dict(plain.state_dict())
+        for name, kept in residuals(plain).items():
+            assert same_bits(residuals(scaled)[name], kept * np.float32(0.5))
+            assert same_bits(residuals(without)[name], kept)
+            assert same_bits(residuals(later)[name], kept * np.float32(65536))
+
+    run_ranks(2, fn)
+
+
+# --- what is owed is paid ---
+
+
+@pytest.mark.parametrize("how", ["exclude", "dense_below", "dense step"])
+def test_what_a_parameter_still_owes_is_sent_when_it_travels_dense(how: str) -> None:
+    changed = {
+        "exclude": {"dense_names": frozenset({"w"})},
+        "dense_below": {"dense_below": 301},
+        "dense step": {"warmup": 99},
+    }
+
+    def fn(comm: Communicator) -> None:
+        one = averager(comm)
+        train(one, comm, range(3))
+        owed = comm.all_reduce(residuals(one)["w"]) / comm.size
+        other = averager(comm, **changed[how])
+        other.load_state_dict(one.state_dict())
+        x = gradients(comm, 3)
+        alone = comm.all_reduce(x["w"]) / comm.size
+        other.put(x)
+        other.finish()
+        np.testing.assert_allclose(x["w"], alone + owed, atol=1e-5)
+        assert not other.states.by_name.get("w", {}).get("residual", np.zeros(1)).any()
+
+    run_ranks(2, fn)
+
+
+def test_a_state_of_another_memory_is_refused() -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm)
+        train(one, comm, range(1))
+        with pytest.raises(InputError, match="residual, which memory=none does not keep"):
+            averager(comm, "topk(5%) | memory=none").load_state_dict(one.state_dict())
+
+    run_ranks(1, fn)
+
+
+# --- another number of ranks ---
+
+
+@pytest.mark.parametrize("old", [1, 2, 3, 4])
+@pytest.mark.parametrize("new", [1, 2, 3, 4, 5])
+def test_the_mean_of_what_is_owed_stays(old: int, new: int) -> None:
+    def fn(comm: Communicator) -> dict[str, Any]:
+        one = averager(comm, "topk(5%) | values=qsgd(5)")
+        rows = np.arange(3) + comm.rank
+        one.put({**gradients(comm, 0), "table": sw.Sparse(rows, make("normal", 12, "float32"), (10, 4), width=4)})
+        one.finish()
+        return one.state_dict()
+
+    def means(states: list[dict[str, Any]], name: str) -> np.ndarray:
+        found = []
+        for state in states:
+            kept = state["buffers"][name]["residual"]
+            if isinstance(kept, dict):
+                kept = sw.Sparse(kept["indices"], kept["values"], kept["shape"], width=kept["width"]).to_dense()
+            found.append(kept.astype(np.float64))
+        return sum(found) / len(found)
+
+    states = run_ranks(old, fn)
+    dealt = deal(states, new)
+    assert [(state["rank"], state["world_size"]) for state in dealt] == [(rank, new) for rank in range(new)]
+    for name in ("w", "v", "table"):
+        assert means(states, name).any()
+        np.testing.assert_allclose(means(dealt, name), means(states, name), atol=1e-6)
+
+
+# --- sparse gradients ---
+
+
+def test_rows_that_no_gradient_touched_take_no_room_in_a_state() -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, "topk(5%) | values=qsgd(3)")
+        x = sw.Sparse(np.array([5, 10**6]), make("normal", 16, "float32"), (2 * 10**6, 8), width=8)
+        one.put({"table": x})
+        one.finish()
+        assert one.sparse_means["table"].indices.tolist() == [5, 10**6]
+        kept = one.state_dict()["buffers"]["table"]["residual"]
+        assert kept["indices"].tolist() == [5, 10**6] and kept["width"] == 8
+        other = averager(comm, "topk(5%) | values=qsgd(3)")
+        other.load_state_dict(one.state_dict())
+        for run in (one, other):
+            run.put({"table": x})
+            run.finish()
+        assert same_bits(one.sparse_means["table"].values, other.sparse_means["table"].values)
+
+    run_ranks(1, fn)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_worked_on_in_float32(dtype: str) -> None:
+    def fn(comm: Communicator) -> None:
+        one, x = averager(comm), gradients(comm, 0)["w"]
+        one.put({"w": x}, {"w": dtype})
+        one.finish()
+        assert one.stats()["bytes_dense"] == 2 * NAMES["w"]
+        with pytest.raises(InputError, match="flat writable array of float32"):
+            one.put({"w": np.ones(3)}, {"w": dtype})
+
+    run_ranks(1, fn)
