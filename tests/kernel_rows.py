@@ -98,7 +98,8 @@ def accumulate_args(draw: st.DrawFn) -> Args:
 @st.composite
 def scatter_args(draw: st.DrawFn) -> Args:
     out, parts, _ = draw(accumulate_args())
-    return out, *(parts[0] if parts else (np.empty(0, np.int32), np.empty(0, out.dtype)))
+    scale = draw(st.sampled_from([1.0, -1.0, 0.3]))
+    return out, *(parts[0] if parts else (np.empty(0, np.int32), np.empty(0, out.dtype))), scale
 
 
 @st.composite
@@ -303,7 +304,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "rice_encode": rice_args,
     "row_norms": st.sampled_from([1, 2, 3, 8, 64]).flatmap(row_norms_args),
     "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
-    "scatter": scatter_args(),
+    "scatter_add": scatter_args(),
     "symbols_encode": symbols_args(),
     "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-60, 1e-45, 0.5, 1.0, 1e30, np.inf])).map(threshold_args),
     "topk": topk_args(),

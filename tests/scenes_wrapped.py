@@ -11,7 +11,7 @@ import torch
 from scenes_attach import Plain, assert_equal_gradients, backward, build, descend
 from torch import nn
 from torch.nn import functional as F
-from torch_ranks import EXACT, Stage
+from torch_ranks import EXACT, Stage, dense_kept
 
 from sparsewire.torch import attach
 
@@ -34,7 +34,7 @@ def copies(stage: Stage, how: str, when: str) -> None:
         other.zero_grad()
         backward(stage, other, 2)
         assert second.step == 1
-        assert any(kept.any() for kept in second.state_dict()["residuals"].values())
+        assert any(kept.any() for kept in dense_kept(second.state_dict()).values())
 
 
 def _copy(model: nn.Module, how: str) -> Any:
@@ -59,7 +59,7 @@ def compiled_within(stage: Stage) -> None:
     wired.zero_grad()
     with attach(wired, "topk(5%)", dense_below=0) as link:
         backward(stage, wired, 0, plain.module)
-        assert set(link.state_dict()["residuals"]) == {name for name, _ in plain.module.named_parameters()}
+        assert set(dense_kept(link.state_dict())) == {name for name, _ in plain.module.named_parameters()}
     warnings.simplefilter("error")
 
 

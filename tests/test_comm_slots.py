@@ -51,6 +51,21 @@ def test_slots_settle_at_little_padding_whatever_came_before(first: int, then: i
     assert sent <= max(512, then * 4 / 3 + 8)
 
 
+def test_channels_share_buffers_that_shrink_with_the_largest() -> None:
+    def fn(comm: Communicator) -> list[int]:
+        gather, held = slotted(comm), []
+        for length in (10**6, 10**5):
+            for _ in range(10):
+                for channel in "abc":
+                    gather(bytes(length), channel)
+            held.append(gather.nbytes)
+        return held
+
+    for many, few in run_ranks(2, fn):
+        assert many < 3 * 1.1 * 10**6
+        assert few < 3 * 1.1 * 10**5
+
+
 @pytest.mark.parametrize("length", [10, 5_000])
 def test_slots_reuse_their_buffers(length: int) -> None:
     def fn(comm: Communicator) -> bool:

@@ -173,6 +173,17 @@ def test_an_integer_has_one_form_only() -> None:
 # --- caps and memory ---------------------------------------------------------------------------------------------
 
 
+def test_there_is_a_cap_on_entries_by_default() -> None:
+    """Few bytes may honestly say that everything is one level: the default cap holds without being asked for."""
+    frame = wire.unpack(sw.encode(np.ones(100, np.float32), "topk(100%) | indices=run_length | values=entropy"))
+    for width, count in ((1, 2**28 + 1), (2**20, 2**8 + 1)):
+        huge = replace(frame, shape=(2**40,), count=count, width=width)
+        with pytest.raises(errors.LimitExceeded, match=f"max_entries={2**28}"):
+            sw.decode(wire.pack(huge))
+        with pytest.raises(errors.LimitExceeded):
+            sw.inspect(wire.pack(huge))
+
+
 def test_caps_are_the_callers() -> None:
     assert sw.decode(PLAIN, max_numel=9, max_entries=4).count == 4
     for caps in ({"max_numel": 8}, {"max_entries": 3}):

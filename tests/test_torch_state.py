@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,23 @@ def test_an_incomplete_set_is_refused_by_every_rank(ranks: Pool, tmp_path: Path,
 
 def test_files_of_different_steps_are_refused_by_every_rank(ranks: Pool, tmp_path: Path) -> None:
     ranks.play("state.refuses_mixed_steps", folder=str(tmp_path))
+
+
+def test_the_set_of_the_latest_step_is_loaded_whatever_the_files_times_say(ranks: Pool, tmp_path: Path) -> None:
+    ranks.play("state.saves_apart", ranks=2, folder=str(tmp_path), steps=5)
+    ranks.play("state.saves_apart", ranks=3, folder=str(tmp_path), steps=2)  # written later, but of an earlier step
+    for path in tmp_path.glob("*-of-00002.pt"):
+        os.utime(path, (1, 1))
+    ranks.play("state.loads_dealt", ranks=3, folder=str(tmp_path))
+
+
+def test_two_links_in_one_folder_need_two_names(ranks: Pool, tmp_path: Path) -> None:
+    ranks.play("state.two_links_in_one_folder", folder=str(tmp_path))
+
+
+def test_detaching_says_what_is_still_owed_and_keeps_it(ranks: Pool) -> None:
+    for told in ranks.play("state.detaches_with_debts"):
+        assert "not sent yet" in told and "state_dict" in told
 
 
 def test_residuals_follow_the_loss_scale(ranks: Pool) -> None:

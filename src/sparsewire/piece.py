@@ -133,17 +133,14 @@ class Told:
 
     def take_sent(self, array: Array) -> None:
         if self.sent.transform is None:
-            where, values = elements(self.sent.indices, self.sent.width), self.sent.work_values
-            with np.errstate(all="ignore"):
-                kernels.scatter(array, where, array[where] - values)
+            kernels.scatter_add(array, elements(self.sent.indices, self.sent.width), self.sent.work_values, -1.0)
         else:
             array -= self.sent.flat()
 
     def add_mean(self, array: Array, factor: float) -> None:
         mean = self.mean()
         if mean.transform is None:
-            where = elements(mean.indices, mean.width)
-            kernels.scatter(array, where, array[where] + mean.work_values * array.dtype.type(factor))
+            kernels.scatter_add(array, elements(mean.indices, mean.width), mean.work_values, factor)
         else:
             array += mean.flat() * array.dtype.type(factor)
 

@@ -83,6 +83,10 @@ class States:
                     part = kept[start : start + BLOCK]
                     np.multiply(part, part.dtype.type(factor), out=part, where=part != 0)
 
+    def unsent(self) -> list[str]:
+        """Parameters with something left in a buffer."""
+        return [name for name, buffers in self.by_name.items() if any(kept.any() for kept in buffers.values())]
+
     def drop(self, name: str) -> None:
         """Forgets a parameter's buffers."""
         self.by_name.pop(name, None)

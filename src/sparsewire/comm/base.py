@@ -37,9 +37,9 @@ class Communicator(ABC):
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         """Every rank's bytes, in rank order; lengths may differ.
 
-        The views are read-only and hold until the next all_gather on the same channel, because buffers are
-        reused. Give each stream of similar sizes (a bucket, a parameter) its own channel: a channel remembers
-        how large its payloads are, and needs one collective instead of two.
+        The views are read-only and hold until the next all_gather, because buffers are reused. Give each stream of
+        similar sizes (a bucket, a parameter) its own channel: a channel remembers how large its payloads are, and
+        needs one collective instead of two.
         """
 
     @abstractmethod

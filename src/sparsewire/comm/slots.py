@@ -48,21 +48,24 @@ class SlotGather:
     2. One collective moves the slots; now every rank knows every length.
     3. If some payload did not fit, a second collective moves the rests.
     4. Every rank derives the next capacity from the same lengths, so no rank needs to ask.
+    All channels share one pair of buffers, as large as the largest slot: what was gathered holds until the next call.
     """
 
     def __init__(self, size: int, gather: GatherEqual) -> None:
         self._size = size
         self._gather = gather
         self._channels: dict[str, _Channel] = {}
+        self._buffers = np.empty(0, np.uint8), np.empty(0, np.uint8)
 
     def __call__(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         if channel not in self._channels:
-            self._channels[channel] = _Channel(channel, self._size)
+            self._channels[channel] = _Channel(channel)
         slots = self._channels[channel]
-        rest = _fill(slots.mine, as_bytes(data), slots.label)
-        self._gather(slots.mine, slots.everyone.reshape(-1))
-        lengths = slots.lengths()
-        parts = [row[HEADER : HEADER + n] for row, n in zip(slots.everyone, lengths, strict=True)]
+        mine, everyone = self._views(HEADER + slots.capacity)
+        rest = _fill(mine, as_bytes(data), slots.label)
+        self._gather(mine, everyone.reshape(-1))
+        lengths = slots.lengths(everyone)
+        parts = [row[HEADER : HEADER + n] for row, n in zip(everyone, lengths, strict=True)]
         excess = max(lengths) - slots.capacity
         if excess > 0:
             parts = self._append(parts, rest, lengths, excess)
@@ -76,23 +79,36 @@ class SlotGather:
         tails = (row[: n - head.size] for row, n, head in zip(everyone, lengths, heads, strict=True))
         return [np.concatenate(pair) for pair in zip(heads, tails, strict=True)]
 
+    def _views(self, size: int) -> tuple[Bytes, Bytes]:
+        """A slot of this size, and one for each rank; the buffers shrink when no channel needs their size any more."""
+        largest = HEADER + max(slots.capacity for slots in self._channels.values())
+        if not size <= self._buffers[0].size <= largest:
+            self._buffers = np.zeros(largest, np.uint8), np.zeros(self._size * largest, np.uint8)
+        mine, everyone = self._buffers
+        return mine[:size], everyone[: self._size * size].reshape(self._size, size)
+
+    @property
+    def nbytes(self) -> int:
+        """What the buffers take."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
     def clear(self) -> None:
         self._channels.clear()
+        self._buffers = np.empty(0, np.uint8), np.empty(0, np.uint8)
 
 
 class _Channel:
-    """The buffers of one channel, and the rule for their size."""
+    """The size of one channel's slots."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.label = crc32(name.encode()) & 0xFFFF
         self.capacity = 0
-        self._size = size
         self._loose = self._peak = 0
         self._resize(SMALL)
 
-    def lengths(self) -> list[int]:
-        headers = np.ascontiguousarray(self.everyone[:, :HEADER]).view("<u8")[:, 0]
+    def lengths(self, everyone: Bytes) -> list[int]:
+        headers = np.ascontiguousarray(everyone[:, :HEADER]).view("<u8")[:, 0]
         strangers = np.flatnonzero(headers >> np.uint64(LENGTH_BITS) != self.label)
         if strangers.size:
             names = strangers.tolist()
@@ -113,8 +129,4 @@ class _Channel:
 
     def _resize(self, largest: int) -> None:
         self._loose = self._peak = 0
-        capacity = max(SMALL, -(-(largest + largest // 16) // 64) * 64)
-        if capacity != self.capacity:
-            self.capacity = capacity
-            self.mine = np.zeros(HEADER + capacity, np.uint8)
-            self.everyone = np.zeros((self._size, HEADER + capacity), np.uint8)
+        self.capacity = max(SMALL, -(-(largest + largest // 16) // 64) * 64)

@@ -60,7 +60,7 @@ from .reference import (
     rice_encode,
     row_norms,
     run_lengths,
-    scatter,
+    scatter_add,
     symbols_decode,
     symbols_encode,
     threshold,

@@ -6,6 +6,7 @@ finishes the step, the means are in the buckets, and DDP goes on.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from .group import CourierGroup
 from .hook import HookState
 from .tensors import to_arrays, to_tensors
 
+logger = logging.getLogger("sparsewire")
 GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the courier is left to itself
 
 
@@ -45,6 +47,10 @@ class Link:
         hook.link = self
 
     # --- what users call ---
+
+    @property
+    def settings(self) -> Settings:
+        return self.averager.settings
 
     @property
     def step(self) -> int:
@@ -81,12 +87,23 @@ class Link:
         if self._hook.link is not self:
             return
         self._hook.link = None
+        self._say_what_is_owed()
         error = error or self._courier.error
         if error is None:
             self._courier.stop(self._group.close)
         else:
             self._group.tell(error)
             self._courier.stop(self._group.leave, error, GRACE)
+
+    def _say_what_is_owed(self) -> None:
+        owed = self.averager.states.unsent()
+        if owed:
+            logger.info(
+                "detached with gradients of %d parameters not sent yet (%s, …); link.state_dict() still has them, "
+                "for load_state_dict of the next link",
+                len(owed),
+                owed[0],
+            )
 
     def _fail(self, error: BaseException) -> BaseException:
         """What the courier calls when its work fails."""

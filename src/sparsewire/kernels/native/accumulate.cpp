@@ -120,7 +120,7 @@ void accumulate(const InOut<T>& out, const nb::sequence& list, double factor, in
 }
 
 template <class T, class Index>
-void scatter(const InOut<T>& out, const In<Index>& indices, const In<T>& values) {
+void scatter_add(const InOut<T>& out, const In<Index>& indices, const In<T>& values, double scale) {
   constexpr size_t kAhead = 32;
   const size_t n = indices.size();
   nb::gil_scoped_release release;
@@ -129,9 +129,10 @@ void scatter(const InOut<T>& out, const In<Index>& indices, const In<T>& values)
   T* to = out.data();
   const Index* at = indices.data();
   const T* from = values.data();
+  const T factor = static_cast<T>(scale);
   for (size_t i = 0; i < n; ++i) {
     if (i + kAhead < n) __builtin_prefetch(to + at[i + kAhead], 1);
-    to[at[i]] = from[i];
+    to[at[i]] += factor * from[i];
   }
 }
 
@@ -139,8 +140,8 @@ template <class T>
 void bind(nb::module_& m) {
   using nb::arg;
   const auto out = arg("out").noconvert(), indices = arg("indices").noconvert(), values = arg("values").noconvert();
-  m.def("scatter", &scatter<T, int32_t>, out, indices, values);
-  m.def("scatter", &scatter<T, int64_t>, out, indices, values);
+  m.def("scatter_add", &scatter_add<T, int32_t>, out, indices, values, arg("scale") = 1.0);
+  m.def("scatter_add", &scatter_add<T, int64_t>, out, indices, values, arg("scale") = 1.0);
   m.def("accumulate", &accumulate<T>, arg("out").noconvert(), arg("parts"), arg("scale"), arg("threads") = 1);
 }
 

@@ -31,7 +31,7 @@ from .dense import (
     compensate,
     magnitude_bits,
     magnitude_edge,
-    scatter,
+    scatter_add,
     threshold,
     topk,
     topk_sum,

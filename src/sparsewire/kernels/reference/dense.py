@@ -97,13 +97,14 @@ def all_finite(x: Array, threads: int = 1) -> bool:
     return bool(np.isfinite(x).all())
 
 
-def scatter(out: Array, indices: Array, values: Array) -> None:
-    """out[indices] = values; the indices ascend and lie within out."""
+def scatter_add(out: Array, indices: Array, values: Array, scale: float = 1.0) -> None:
+    """out[indices] += scale · values; the indices ascend and lie within out."""
     if indices.size != values.size or (indices.size and not 0 <= indices[0] <= indices[-1] < out.size):
         raise ValueError("the entries do not fit the output")
     if not (indices[1:] > indices[:-1]).all():
         raise ValueError("the indices do not ascend")
-    out[indices] = values
+    with np.errstate(all="ignore"):
+        out[indices] += out.dtype.type(scale) * values
 
 
 def accumulate(out: Array, parts: Sequence[tuple[Array, Array]], scale: float, threads: int = 1) -> None:
