@@ -267,7 +267,7 @@ def leaves_nothing_behind(stage: Stage, fails: bool, rounds: int = 4) -> None:
 def _come_and_go(stage: Stage, fails: bool) -> int:
     wired = stage.ddp(build())
     link = attach(wired, SCHEME, on_step=_no_room if fails else None)
-    gone = weakref.ref(link), weakref.ref(link._residuals)
+    gone = weakref.ref(link), weakref.ref(link.averager.states)
     if fails:
         raises(MemoryError, lambda: backward(stage, wired, 0))
     else:

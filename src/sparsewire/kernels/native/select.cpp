@@ -70,7 +70,7 @@ size_t take_dense(const Dense<T>& dense, Edge<T>& edge, bool only_ties, Chosen<T
   size_t at = 0;
   for (; at < dense.size && !out.full() && !(only_ties && edge.ties == 0); at += kBlock<T>) {
     const size_t n = std::min(kBlock<T>, dense.size - at);
-    const size_t size = list(x + at, x + at, n, 0, floor, indices, values);
+    const size_t size = list({}, x + at, n, 0, floor, indices, values);
     out.take(indices, values, size, at, edge);
   }
   return at;

@@ -14,23 +14,22 @@ typedef uint64_t Vector __attribute__((vector_size(32)));
 constexpr size_t kVectors = 4;  // that are loaded at once: with more, sums and magnitudes do not fit the registers
 
 AVX2 SPARSEWIRE_INLINE __m256i load(const float* x) { return _mm256_castps_si256(_mm256_loadu_ps(x)); }
-AVX2 SPARSEWIRE_INLINE __m256i load(const double* x) { return _mm256_castpd_si256(_mm256_loadu_pd(x)); }
 
-AVX2 SPARSEWIRE_INLINE __m256i sum(const float* residual, const float* x) {
-  return _mm256_castps_si256(_mm256_add_ps(_mm256_loadu_ps(residual), _mm256_loadu_ps(x)));
-}
-AVX2 SPARSEWIRE_INLINE __m256i sum(const double* residual, const double* x) {
-  return _mm256_castpd_si256(_mm256_add_pd(_mm256_loadu_pd(residual), _mm256_loadu_pd(x)));
-}
+template <class T>
+struct Lanes {
+  typedef T type __attribute__((vector_size(32)));
+};
 
 // The magnitudes of the next vectors.
 template <Mode kMode, class T>
-AVX2 SPARSEWIRE_INLINE void magnitudes(const T* residual, const T* x, __m256i* out) {
+AVX2 SPARSEWIRE_INLINE void magnitudes(const Terms<T>& terms, const T* x, size_t at, __m256i* out) {
   constexpr size_t kLanes = 32 / sizeof(T);
   const __m256i mask = sizeof(T) == 4 ? _mm256_set1_epi32(kMaxBits<float>) : _mm256_set1_epi64x(kMaxBits<double>);
   for (size_t i = 0; i < kVectors; ++i) {
-    const __m256i values = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
-    out[i] = _mm256_and_si256(values, mask);
+    typename Lanes<T>::type values;
+    load_sum<kMode>(terms, x, at + i * kLanes, values);
+    std::memcpy(&out[i], &values, sizeof values);
+    out[i] = _mm256_and_si256(out[i], mask);
   }
 }
 
@@ -44,21 +43,21 @@ AVX2 SPARSEWIRE_INLINE uint64_t mark32(const __m256i* bits, __m256i floor) {
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(const float* residual, const float* x, int32_t floor) {
+AVX2 SPARSEWIRE_INLINE uint64_t mark(const Terms<float>& terms, const float* x, size_t at, int32_t floor) {
   __m256i low[kVectors], high[kVectors];
   const __m256i floors = _mm256_set1_epi32(floor);
-  magnitudes<kMode>(residual, x, low);
+  magnitudes<kMode>(terms, x, at, low);
   const uint64_t word = mark32(low, floors);
-  magnitudes<kMode>(residual + 32, x + 32, high);
+  magnitudes<kMode>(terms, x, at + 32, high);
   return word | mark32(high, floors) << 32;
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(const double* residual, const double* x, int64_t floor) {
+AVX2 SPARSEWIRE_INLINE uint64_t mark(const Terms<double>& terms, const double* x, size_t from, int64_t floor) {
   __m256i bits[kVectors];
   uint64_t word = 0;
   for (size_t at = 0; at < kWord; at += 4 * kVectors) {
-    magnitudes<kMode>(residual + at, x + at, bits);
+    magnitudes<kMode>(terms, x, from + at, bits);
     for (size_t i = 0; i < kVectors; ++i) {
       const __m256i above = _mm256_cmpgt_epi64(bits[i], _mm256_set1_epi64x(floor));
       word |= static_cast<uint64_t>(_mm256_movemask_pd(_mm256_castsi256_pd(above))) << (at + 4 * i);
@@ -68,10 +67,12 @@ AVX2 SPARSEWIRE_INLINE uint64_t mark(const double* residual, const double* x, in
 }
 
 template <class T, Mode kMode>
-AVX2 size_t scan(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+AVX2 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
+                 T* values) {
+  const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // a copy: no store can change it
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(terms, x, w * kWord, floor);
+  return list<T, kMode>(words, terms, x, n, first, floor, indices, values);
 }
 
 template <class T>
@@ -148,8 +149,14 @@ AVX2 size_t filter_avx2(const int32_t* indices, const float* values, size_t n, i
 }
 
 const Scans avx2_scans = {
-    {{scan<float, Mode::list>, scan<float, Mode::sum>}, combine<float>, advance<float>},
-    {{scan<double, Mode::list>, scan<double, Mode::sum>}, combine<double>, advance<double>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::decay>, scan<float, Mode::velocity>,
+      scan<float, Mode::nesterov>},
+     combine<float>,
+     advance<float>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::decay>, scan<double, Mode::velocity>,
+      scan<double, Mode::nesterov>},
+     combine<double>,
+     advance<double>},
     read,
 };
 

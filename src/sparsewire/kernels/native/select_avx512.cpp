@@ -11,15 +11,10 @@ namespace {
 
 typedef uint64_t Vector __attribute__((vector_size(64)));
 
-AVX512 SPARSEWIRE_INLINE __m512i load(const float* x) { return _mm512_castps_si512(_mm512_loadu_ps(x)); }
-AVX512 SPARSEWIRE_INLINE __m512i load(const double* x) { return _mm512_castpd_si512(_mm512_loadu_pd(x)); }
-
-AVX512 SPARSEWIRE_INLINE __m512i sum(const float* residual, const float* x) {
-  return _mm512_castps_si512(_mm512_add_ps(_mm512_loadu_ps(residual), _mm512_loadu_ps(x)));
-}
-AVX512 SPARSEWIRE_INLINE __m512i sum(const double* residual, const double* x) {
-  return _mm512_castpd_si512(_mm512_add_pd(_mm512_loadu_pd(residual), _mm512_loadu_pd(x)));
-}
+template <class T>
+struct Lanes {
+  typedef T type __attribute__((vector_size(64)));
+};
 
 AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, int32_t floor) {
   const __m512i bits = _mm512_and_si512(values, _mm512_set1_epi32(kMaxBits<float>));
@@ -31,21 +26,26 @@ AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, int64_t floor) {
 }
 
 template <Mode kMode, class T>
-AVX512 SPARSEWIRE_INLINE uint64_t mark(const T* residual, const T* x, Bits<T> floor) {
-  constexpr size_t kLanes = 64 / sizeof(T), kVectors = kWord / kLanes;
+AVX512 SPARSEWIRE_INLINE uint64_t mark(const Terms<T>& terms, const T* x, size_t at, Bits<T> floor) {
+  constexpr size_t kLanes = 64 / sizeof(T);
   uint64_t word = 0;
-  for (size_t i = 0; i < kVectors; ++i) {
-    const __m512i values = kMode == Mode::list ? load(x + i * kLanes) : sum(residual + i * kLanes, x + i * kLanes);
-    word |= above(values, floor) << (i * kLanes);
+  for (size_t i = 0; i < kWord; i += kLanes) {
+    typename Lanes<T>::type values;
+    __m512i bits;
+    load_sum<kMode>(terms, x, at + i, values);
+    std::memcpy(&bits, &values, sizeof values);
+    word |= above(bits, floor) << i;
   }
   return word;
 }
 
 template <class T, Mode kMode>
-AVX512 size_t scan(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+AVX512 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
+                   T* values) {
+  const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // a copy: no store can change it
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(residual + w * kWord, x + w * kWord, floor);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(terms, x, w * kWord, floor);
+  return list<T, kMode>(words, terms, x, n, first, floor, indices, values);
 }
 
 template <class T>
@@ -63,8 +63,14 @@ AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(d
 }  // namespace
 
 const Scans avx512_scans = {
-    {{scan<float, Mode::list>, scan<float, Mode::sum>}, combine<float>, advance<float>},
-    {{scan<double, Mode::list>, scan<double, Mode::sum>}, combine<double>, advance<double>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::decay>, scan<float, Mode::velocity>,
+      scan<float, Mode::nesterov>},
+     combine<float>,
+     advance<float>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::decay>, scan<double, Mode::velocity>,
+      scan<double, Mode::nesterov>},
+     combine<double>,
+     advance<double>},
     read,
 };
 

@@ -64,16 +64,12 @@ struct Dense {
 // Lists a part until there are more than `capacity` hits.
 template <class T>
 void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part) {
-  T block[kBlock<T>];
-  const Passes<T>& pass = passes<T>();
-  const bool sum = dense.terms.plain_sum(), written = dense.terms.residual && !sum;
-  const Scan<T> list = pass.scan[static_cast<int>(sum ? Mode::sum : Mode::list)];
+  const Scan<T> list = passes<T>().scan[static_cast<int>(mode_of(dense.terms))];
+  Terms<T> terms = dense.terms;
   for (size_t at = part.base; at < part.end && part.complete; at += kBlock<T>) {
-    const size_t n = std::min(kBlock<T>, part.end - at);
-    if (written) pass.combine(dense.terms.from(at), dense.x + at, n, block);
-    const T* x = written ? block : dense.x + at;
-    part.size += list(sum ? dense.terms.residual + at : x, x, n, static_cast<int32_t>(at - part.base), floor,
-                      part.indices + part.size, part.values + part.size);
+    if (dense.terms.residual) terms = dense.terms.from(at);
+    part.size += list(terms, dense.x + at, std::min(kBlock<T>, part.end - at), static_cast<int32_t>(at - part.base),
+                      floor, part.indices + part.size, part.values + part.size);
     part.complete = part.size <= capacity;
   }
 }

@@ -21,21 +21,21 @@ uint64_t pack_flags(const uint8_t* flags) {
 }
 
 template <class T, Mode kMode>
-uint64_t mark(const T* residual, const T* x, Bits<T> floor) {
+uint64_t mark(const Terms<T>& terms, const T* x, size_t at, Bits<T> floor) {
   uint8_t flags[kWord];
   for (size_t i = 0; i < kWord; ++i) {
-    T value = x[i];
-    if constexpr (kMode == Mode::sum) value = residual[i] + value;
+    T value;
+    load_sum<kMode>(terms, x, at + i, value);
     flags[i] = magnitude(value) > floor;
   }
   return pack_flags(flags);
 }
 
 template <class T, Mode kMode>
-size_t scan(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+size_t scan(const Terms<T>& terms, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(residual + w * kWord, x + w * kWord, floor);
-  return list<T, kMode>(words, residual, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(terms, x, w * kWord, floor);
+  return list<T, kMode>(words, terms, x, n, first, floor, indices, values);
 }
 
 template <class T>
@@ -53,8 +53,14 @@ uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, by
 }  // namespace
 
 const Scans plain_scans = {
-    {{scan<float, Mode::list>, scan<float, Mode::sum>}, combine<float>, advance<float>},
-    {{scan<double, Mode::list>, scan<double, Mode::sum>}, combine<double>, advance<double>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::decay>, scan<float, Mode::velocity>,
+      scan<float, Mode::nesterov>},
+     combine<float>,
+     advance<float>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::decay>, scan<double, Mode::velocity>,
+      scan<double, Mode::nesterov>},
+     combine<double>,
+     advance<double>},
     read,
 };
 

@@ -34,9 +34,6 @@ constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are l
 constexpr size_t kAlways = 2;                // entries listed without a branch
 constexpr size_t kSlack = kAlways;           // a listing may write this many entries behind its end
 
-// What a pass lists: x, or residual + x, which it leaves as they are.
-enum class Mode { list = 0, sum = 1 };
-
 // A compensated gradient, nowhere in memory: decay · residual + inner, where inner is x, or with a velocity
 // momentum · velocity + x (Nesterov: momentum · (velocity + x) + x). Every product and sum is rounded by itself.
 template <class T>
@@ -46,11 +43,41 @@ struct Terms {
   T decay = 1, momentum = 0;
   bool nesterov = false;
 
-  bool plain_sum() const { return residual && !velocity && decay == 1; }
   Terms from(size_t at) const {
     return {residual ? residual + at : nullptr, velocity ? velocity + at : nullptr, decay, momentum, nesterov};
   }
 };
+
+// Which of them a pass reads: x alone, residual + x, …
+enum class Mode { list = 0, sum = 1, decay = 2, velocity = 3, nesterov = 4 };
+constexpr size_t kModes = 5;
+
+template <class T>
+Mode mode_of(const Terms<T>& terms) {
+  if (!terms.residual) return Mode::list;
+  if (!terms.velocity) return terms.decay == 1 ? Mode::sum : Mode::decay;
+  return terms.nesterov ? Mode::nesterov : Mode::velocity;
+}
+
+// The sum of loaded numbers or vectors V.
+template <Mode kMode, class T, class V>
+SPARSEWIRE_INLINE void add_up(const Terms<T>& terms, const V& r, const V& v, const V& x, V& out) {
+  if constexpr (kMode == Mode::list) out = x;
+  if constexpr (kMode == Mode::sum) out = r + x;
+  if constexpr (kMode == Mode::decay) out = terms.decay * r + x;
+  if constexpr (kMode == Mode::velocity) out = terms.decay * r + (terms.momentum * v + x);
+  if constexpr (kMode == Mode::nesterov) out = terms.decay * r + (terms.momentum * (v + x) + x);
+}
+
+// The compensated gradient at an entry, or at as many as V has lanes.
+template <Mode kMode, class T, class V>
+SPARSEWIRE_INLINE void load_sum(const Terms<T>& terms, const T* x, size_t at, V& out) {
+  V r = {}, v = {}, g;
+  std::memcpy(&g, x + at, sizeof g);
+  if constexpr (kMode != Mode::list) std::memcpy(&r, terms.residual + at, sizeof r);
+  if constexpr (kMode >= Mode::velocity) std::memcpy(&v, terms.velocity + at, sizeof v);
+  add_up<kMode>(terms, r, v, g, out);
+}
 
 // out[i] = the compensated gradient at i. The branches are outside the loops, which compilers vectorise.
 template <class T>
@@ -87,15 +114,16 @@ SPARSEWIRE_INLINE void advance_all(T* r, T* v, const Terms<T>& terms, const T* x
   }
 }
 
-// Lists the entries of x[0 … n) (n ≤ kBlock<T>) with magnitude > floor, counting from `first`; returns how many.
+// Lists the entries of x[0 … n) (n ≤ kBlock<T>), or of the compensated gradient, with magnitude > floor, counting from
+// `first`; returns how many.
 template <class T>
-using Scan = size_t (*)(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
+using Scan = size_t (*)(const Terms<T>& terms, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
                         T* values);
 
 // The dense passes in one instruction set.
 template <class T>
 struct Passes {
-  Scan<T> scan[2];  // by Mode
+  Scan<T> scan[kModes];  // by Mode
   void (*combine)(const Terms<T>& terms, const T* x, size_t n, T* out);
   void (*advance)(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n);
 };
@@ -119,44 +147,53 @@ constexpr size_t kVector = 8;
 
 // Takes the lowest bit off the word; without one, writes what will be overwritten.
 template <Mode kMode, class T>
-SPARSEWIRE_INLINE void list_lowest(uint64_t& word, const T* source, const T* added, int32_t first, int32_t* index,
+SPARSEWIRE_INLINE void list_lowest(uint64_t& word, const Terms<T>& terms, const T* x, int32_t first, int32_t* index,
                                    T* value) {
   const int bit = __builtin_ctzll(word | uint64_t{1} << 63);
   *index = first + bit;
-  *value = kMode == Mode::sum ? source[bit] + added[bit] : source[bit];
+  load_sum<kMode>(terms, x, bit, *value);
   word &= word - 1;
+}
+
+// The next block of every array that is read.
+template <Mode kMode, class T>
+SPARSEWIRE_INLINE void prefetch(const Terms<T>& terms, const T* x) {
+  for (size_t i = kBlock<T>; i < kBlock<T> + kWord; i += 64 / sizeof(T)) {
+    __builtin_prefetch(x + i);
+    if constexpr (kMode != Mode::list) __builtin_prefetch(terms.residual + i);
+    if constexpr (kMode >= Mode::velocity) __builtin_prefetch(terms.velocity + i);
+  }
 }
 
 // Some entries of every word are written whether or not they are hits, and the next block is fetched meanwhile.
 template <Mode kMode, class T>
-SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, const T* source, const T* added,
-                                    int32_t first, int32_t* indices, T* values) {
+SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, Terms<T> terms, const T* x, int32_t first,
+                                    int32_t* indices, T* values) {
   size_t size = 0;
-  for (size_t w = 0; w < count; ++w, source += kWord, added += kWord, first += kWord) {
-    for (size_t i = 0; i < kWord; i += 64 / sizeof(T)) {
-      __builtin_prefetch(source + kBlock<T> + i);
-      if (added != source) __builtin_prefetch(added + kBlock<T> + i);
-    }
+  for (size_t w = 0; w < count; ++w, x += kWord, first += kWord) {
+    prefetch<kMode>(terms, x);
     uint64_t word = words[w];
     const size_t hits = __builtin_popcountll(word);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kAlways; ++i)
-      list_lowest<kMode>(word, source, added, first, indices + size + i, values + size + i);
+      list_lowest<kMode>(word, terms, x, first, indices + size + i, values + size + i);
     for (size_t i = kAlways; i < hits; ++i)
-      list_lowest<kMode>(word, source, added, first, indices + size + i, values + size + i);
+      list_lowest<kMode>(word, terms, x, first, indices + size + i, values + size + i);
     size += hits;
+    if constexpr (kMode != Mode::list) terms.residual += kWord;
+    if constexpr (kMode >= Mode::velocity) terms.velocity += kWord;
   }
   return size;
 }
 
 // The entries after the last whole word.
 template <class T, Mode kMode>
-SPARSEWIRE_INLINE size_t list_tail(const T* residual, const T* x, size_t n, int32_t first, Bits<T> floor,
-                                   int32_t* indices, T* values) {
+SPARSEWIRE_INLINE size_t list_tail(const Terms<T>& terms, const T* x, size_t begin, size_t n, int32_t first,
+                                   Bits<T> floor, int32_t* indices, T* values) {
   size_t size = 0;
-  for (size_t i = 0; i < n; ++i) {
-    T value = x[i];
-    if constexpr (kMode == Mode::sum) value = residual[i] + value;
+  for (size_t i = begin; i < n; ++i) {
+    T value;
+    load_sum<kMode>(terms, x, i, value);
     indices[size] = first + static_cast<int32_t>(i);
     values[size] = value;
     size += magnitude(value) > floor;
@@ -165,12 +202,11 @@ SPARSEWIRE_INLINE size_t list_tail(const T* residual, const T* x, size_t n, int3
 }
 
 template <class T, Mode kMode>
-SPARSEWIRE_INLINE size_t list(const uint64_t* words, const T* residual, const T* x, size_t n, int32_t first,
+SPARSEWIRE_INLINE size_t list(const uint64_t* words, const Terms<T>& terms, const T* x, size_t n, int32_t first,
                               Bits<T> floor, int32_t* indices, T* values) {
-  const size_t count = n / kWord, whole = count * kWord;
-  const size_t size = list_words<kMode>(words, count, kMode == Mode::list ? x : residual, x, first, indices, values);
-  return size + list_tail<T, kMode>(residual + whole, x + whole, n - whole, first + static_cast<int32_t>(whole), floor,
-                                   indices + size, values + size);
+  const size_t count = n / kWord;
+  const size_t size = list_words<kMode>(words, count, terms, x, first, indices, values);
+  return size + list_tail<T, kMode>(terms, x, count * kWord, n, first, floor, indices + size, values + size);
 }
 
 // One read of the data, for benchmarks to compare with. V is the widest vector of the instruction set.
