@@ -119,6 +119,8 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "rows_bloom": ("topk(k=5) | transform=rows(width=3) | indices=bloom(0.05, p2) | values=half", PLAIN, "float64"),
     "rows_of_a_table": ("nonzero | indices=elias_fano | values=qsgd(5)", table(), "float32"),
     "rows_curve": ("nonzero | transform=rows(width=2) | indices=raw | values=fit_poly(degree=2)", PLAIN, "float32"),
+    "memory_dgc": ("topk(k=5) | memory=dgc(momentum=0.8, nesterov=true) | values=raw", PLAIN, "float32"),
+    "memory_gmc": ("topk(k=5) | memory=gmc | values=raw", PLAIN, "float32"),
     "memory_decay": ("topk(k=5) | memory=residual(decay=0.95) | values=raw", PLAIN, "float32"),
     "widest": ("nonzero | indices=rice | values=half", sparse(2**62, "float64"), "float64"),
 }

@@ -255,6 +255,30 @@ def test_a_state_of_another_memory_is_refused() -> None:
     run_ranks(1, fn)
 
 
+# --- clipping ---
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e6])
+def test_each_ranks_gradient_is_clipped_before_it_is_compensated(clip: float) -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, "topk(5%) | values=raw", clip_norm=clip)
+        other = averager(comm, "topk(5%) | values=raw")
+        for step in range(3):
+            x, y = gradients(comm, step), gradients(comm, step)
+            table = sw.Sparse(np.array([1]), make("normal", 4, "float32"), (5, 4), width=4)
+            norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in [*y.values(), table.values]))
+            factor = np.float32(min(1.0, clip / np.sqrt(comm.size) / norm))
+            one.put({**x, "table": table})
+            smaller = table.like(table.indices, table.values * factor)
+            other.put({**{name: g * factor for name, g in y.items()}, "table": smaller})
+            assert one.finish() and other.finish()
+            for name, kept in residuals(other).items():
+                np.testing.assert_allclose(residuals(one)[name], kept, atol=1e-5)
+        assert one.stats()["bytes_dense"] == other.stats()["bytes_dense"]
+
+    run_ranks(2, fn)
+
+
 # --- another number of ranks ---
 
 

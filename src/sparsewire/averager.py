@@ -10,7 +10,8 @@ A step has two phases:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,29 +19,16 @@ import numpy as np
 
 from . import kernels
 from .comm import Communicator
-from .exchange import Clock, Outcome, Piece, Turn
+from .exchange import Clock, Outcome, Piece, Turn, average_dense
 from .kernels import Array
-from .layout import Buffer, Layout, Segment, Slice, lay_out
-from .schedule import SchemeSchedule
+from .layout import Buffer, Layout, Segment, Slice, lay_out, norm_of
+from .schedule import Settings
 from .scheme import Scheme, scheme
 from .sparse import Sparse
 from .states import STATE_VERSION, States, check_state
 
 LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
 ITEM_SIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a training is told: the scheme for each step, and which parameters travel dense."""
-
-    schedule: SchemeSchedule
-    dense_names: frozenset[str] = frozenset()
-    dense_below: int = 1024
-    by_bucket: bool = False
-    seed: int = 0
-    on_step: Callable[[dict[str, Any]], None] | None = None
-    scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
 
 
 @dataclass
@@ -66,10 +54,12 @@ class Averager:
         self.step, self.scale = 0, settings.scale() if settings.scale is not None else 1.0
         self.states, self.clock = States(), Clock()
         self.sparse_means: dict[str, Sparse] = {}
+        self.was_sparse = False  # the last step
         self._bytes_dense = 0
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._open: list[Open] = []
         self._sparse: list[tuple[Piece, Outcome]] = []
+        self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
         self._aside: list[tuple[Array, Array]] = []
 
     @property
@@ -93,6 +83,12 @@ class Averager:
 
     def put_buffers(self, buffers: Sequence[Buffer]) -> None:
         """Gradients side by side, as engines bundle them; those of one call travel as one message."""
+        if self.settings.clip_norm is not None:
+            self._unclipped.append(buffers)
+        else:
+            self._put_buffers(buffers)
+
+    def _put_buffers(self, buffers: Sequence[Buffer]) -> None:
         self._follow()
         self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
         plan = self.scheme
@@ -100,6 +96,12 @@ class Averager:
 
     def put_sparse(self, name: str, x: Sparse) -> None:
         """A sparse gradient: its entries are sent as they are, in dense steps without loss."""
+        if self.settings.clip_norm is not None:
+            self._unclipped.append((name, x))
+        else:
+            self._put_sparse(name, x)
+
+    def _put_sparse(self, name: str, x: Sparse) -> None:
         self._follow()
         self._bytes_dense += x.numel * ITEM_SIZE[x.dtype]
         plan = self.scheme or LOSSLESS
@@ -154,7 +156,8 @@ class Averager:
     def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
         """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
         x = numbers[item.start : item.stop]
-        if item.name not in self.states.by_name:
+        known = plan.memory.remembers_dense and self.settings.is_sparse(item.name, item.size)
+        if not known and item.name not in self.states.by_name:
             return x.copy()
         return plan.memory.total(self.states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
 
@@ -168,54 +171,52 @@ class Averager:
 
     def finish(self) -> bool:
         """Ends the step: buffers are updated if it is finite on all ranks, which is returned, and means written."""
+        self._put_clipped()
         plan = self.scheme
         finite = self._reduce_dense() and all(one.finite for one in self._open)
         outcomes = [outcome for one in self._open for outcome in one.outcomes]
         finite = finite and all(outcome.finite for outcome in [*outcomes, *(last for _, last in self._sparse)])
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
-        self.sparse_means = {piece.name: self._finish_sparse(piece, outcome, plan, finite)
-                             for piece, outcome in self._sparse}  # fmt: skip
-        self._end()
-        self.step += 1
+        self.sparse_means = {one.name: self._finish_sparse(one, outcome, plan, finite) for one, outcome in self._sparse}
+        self.abandon()  # of which nothing is left to be taken back
+        self.step, self.was_sparse = self.step + 1, plan is not None
         if self.settings.on_step is not None:
             self.settings.on_step({**self.stats(), "scheme": "dense" if plan is None else str(plan), "finite": finite})
         return finite
 
+    def _put_clipped(self) -> None:
+        """Clips this rank's gradient to clip_norm/√ranks, as DGC does; only the last bucket tells its norm."""
+        waiting, self._unclipped = self._unclipped, []
+        if not waiting or self.settings.clip_norm is None:
+            return
+        self._follow()
+        most = self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)
+        norm = norm_of(waiting)
+        factor = most / norm if most < norm < math.inf else 1.0
+        for part in waiting:
+            if isinstance(part, tuple):
+                self._put_sparse(part[0], part[1].like(part[1].indices, part[1].work_values * np.float32(factor)))
+            else:
+                self._put_buffers([buffer.scaled(factor) for buffer in part] if factor != 1 else part)
+
     def abandon(self) -> None:
         """Ends a step that failed: all buffers are as they were before it."""
-        self._end()
-
-    def _end(self) -> None:
         for kept, aside in self._aside:
             kept += aside
-        self._aside, self._open, self._sparse = [], [], []
+        self._aside, self._open, self._sparse, self._unclipped = [], [], [], []
 
     def _reduce_dense(self) -> bool:
-        """One all_reduce per number type, for all that travels dense; whether it is finite on all ranks.
-
-        In the order of names: engines add up in an order that depends on the place, and buckets change.
-        """
+        """In the order of names: engines add up in an order that depends on the place, and buckets change."""
         pairs = [pair for one in self._open if not one.reduced for pair in one.dense]
-        named = sorted(pairs, key=lambda pair: pair[0].name)
-        finite = [self._reduce(kind, named) for kind in sorted({values.dtype.str for _, values in named})]
-        return all(finite)
-
-    def _reduce(self, kind: str, named: Sequence[tuple[Slice, Array]]) -> bool:
-        parts = [values for _, values in named if values.dtype.str == kind]
         with self.clock("dense"):
-            total = self.comm.all_reduce(np.concatenate(parts)) / np.dtype(kind).type(self.comm.size)
-        start = 0
-        for values in parts:
-            values[:] = total[start : start + values.size]
-            start += values.size
-        return bool(np.isfinite(total).all())
+            return average_dense([values for _, values in sorted(pairs, key=lambda pair: pair[0].name)], self.comm)
 
     def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
         numbers = one.buffer.read()
         if finite:
-            for item, _ in one.dense:
-                self.states.drop(item.name)  # what was owed is paid
+            for item, mean in one.dense:
+                self._settle(item, numbers[item.start : item.stop], mean, plan)
         one.layout.clear(numbers)
         for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
             if finite:
@@ -225,7 +226,29 @@ class Averager:
                 outcome.mean_into(numbers[segment.start : segment.stop])
         for item, mean in one.dense:
             numbers[item.start : item.stop] = mean
+        if finite and plan.memory.held_momentum:
+            with self.clock("hand out"):
+                self._hand_out(one, numbers, plan.memory.held_momentum)
         one.buffer.write(numbers)
+
+    def _settle(self, item: Slice, x: Array, mean: Array, plan: Scheme) -> None:
+        """What was owed of a parameter that travelled dense is paid."""
+        if plan.memory.buffers and self.settings.is_sparse(item.name, item.size) and item.name in self.states.by_name:
+            plan.memory.keep_dense(self.states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
+        else:
+            self.states.drop(item.name)
+
+    def _hand_out(self, one: Open, numbers: Array, held: float) -> None:
+        """What the optimizer gets: M_t − momentum · M_{t−1}, so that its own momentum buffer equals M_t."""
+        momenta = self.settings.momenta() if self.settings.momenta is not None else None
+        for item in one.buffer.slices:
+            momentum = momenta.get(item.name, 0.0) if momenta is not None else held
+            if momentum and self.settings.is_sparse(item.name, item.size):
+                mean = numbers[item.start : item.stop]
+                before = self.states.means.get(item.name)
+                self.states.means[item.name] = kernels.threshold(mean, 1, threads=kernels.threads)
+                if before is not None:
+                    kernels.scatter_add(mean, *before, -momentum)
 
     def _finish_sparse(self, piece: Piece, outcome: Outcome, plan: Scheme | None, finite: bool) -> Sparse:
         if finite and plan is not None:
@@ -266,12 +289,13 @@ class Averager:
             "rank": self.comm.rank,
             "world_size": self.comm.size,
             "buffers": self.states.saved(),
+            "means": self.states.saved_means(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state, in the loss's present scale."""
         check_state(state, self.comm.rank, self.comm.size, self.settings.schedule.scheme.memory)
         scale = self.scale
-        self.states.load(state["buffers"])
+        self.states.load(state["buffers"], state.get("means", {}))
         self.step, self.scale = int(state["step"]), float(state["scale"])
         self.rescale(scale)

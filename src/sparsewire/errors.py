@@ -83,3 +83,7 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
     else:
         error.__notes__ = [*getattr(error, "__notes__", ()), note]
+
+
+class AccuracyWarning(UserWarning):
+    """A combination that is known to cost accuracy."""

@@ -7,12 +7,15 @@ segment: they are taken out and leave zeros behind.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from .errors import InputError
 from .kernels import Array
-from .sparse import work_dtype
+from .sparse import Sparse, work_dtype
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Buffer:
     dtype: str
     take: Callable[[], Array]
     write: Callable[[Array], None] = lambda mean: None
+    copies: bool = False  # whether `take` gives a copy each time
 
     @classmethod
     def of(cls, name: str, x: Array, dtype: str) -> Buffer:
@@ -50,6 +54,14 @@ class Buffer:
     @property
     def size(self) -> int:
         return sum(item.size for item in self.slices)
+
+    def scaled(self, factor: float) -> Buffer:
+        """The same with its numbers multiplied."""
+        if self.copies:
+            return replace(self, take=lambda: np.multiply(self.take(), factor, dtype=work_dtype(self.dtype)))
+        numbers = self.read()
+        np.multiply(numbers, numbers.dtype.type(factor), out=numbers)
+        return self
 
     def read(self) -> Array:
         """The numbers, if there are as many as the parameters have."""
@@ -105,3 +117,13 @@ def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: i
             runs[-1].append(item)
     whole = [run for run in runs if any(item not in dense for item in run)]
     return Layout(tuple(Segment(tuple(run)) for run in whole), tuple(dense))
+
+
+def norm_of(parts: Sequence[Sequence[Buffer] | tuple[str, Sparse]]) -> float:
+    """The norm of gradients together, dense and sparse."""
+    arrays = (
+        array
+        for part in parts
+        for array in ([part[1].work_values] if isinstance(part, tuple) else map(Buffer.read, part))
+    )
+    return math.sqrt(sum(float(np.linalg.norm(array)) ** 2 for array in arrays))

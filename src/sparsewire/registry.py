@@ -24,7 +24,7 @@ ROOMS = {
     "transform": ("transform", "Identity Rows"),
     "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom"),
     "values": ("values", "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp"),
-    "memory": ("memory", "NoMemory Residual"),
+    "memory": ("memory", "NoMemory Residual DGC GMC"),
     "exchange": ("exchange", "AllGather"),
 }
 ENTRY_POINTS = "sparsewire.codecs"

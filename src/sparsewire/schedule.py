@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,6 +23,33 @@ def dgc_schedule(steps: int, stages: int = 4, start: float = 0.25, factor: float
     [(100, 0.25), (200, 0.0625)]
     """
     return [((stage + 1) * steps, start * factor**stage) for stage in range(stages)]
+
+
+@dataclass(frozen=True)
+class falling_ratio:
+    """Density that falls as 1/t: `mean_ratio` on average over `total_steps`, so the same bytes in all, spent early.
+
+    ratio_t = mean_ratio / ln((1 + knee)/knee) / (t/total_steps + knee); with the default knee 12.7 times the mean at
+    the start and a quarter of it at the end, where it stays. It helped SGD in what was measured, not Adam.
+
+    >>> [round(falling_ratio(100, 0.01)(step), 4) for step in (0, 10, 50, 99)]
+    [0.1272, 0.0212, 0.0049, 0.0025]
+    """
+
+    total_steps: int
+    mean_ratio: float
+    knee: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.total_steps) or self.total_steps < 1:
+            raise SchemeError(f"falling_ratio: total_steps is a whole number above 0, not {self.total_steps!r}")
+        _checked_ratio(self.mean_ratio, "falling_ratio has mean_ratio")
+        if not 0 < self.knee <= 1:
+            raise SchemeError(f"falling_ratio: knee lies in 0 < knee ≤ 1, not {self.knee!r}")
+
+    def __call__(self, step: int) -> float:
+        start = math.log((1 + self.knee) / self.knee) * (min(step, self.total_steps) / self.total_steps + self.knee)
+        return min(1.0, self.mean_ratio / start)
 
 
 @dataclass(frozen=True)
@@ -67,6 +95,26 @@ class SchemeSchedule:
     def _with_ratio(self, ratio: float) -> Scheme:
         rest = {item.name: None for item in fields(self.scheme.select) if item.name in ("k", "value")}
         return replace(self.scheme, select=replace(self.scheme.select, **{**rest, "ratio": ratio}))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a training is told: the scheme for each step, and which parameters travel dense."""
+
+    schedule: SchemeSchedule
+    dense_names: frozenset[str] = frozenset()
+    dense_below: int = 1024
+    by_bucket: bool = False
+    seed: int = 0
+    on_step: Callable[[dict[str, Any]], None] | None = None
+    scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
+    momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
+
+    clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
+
+    def is_sparse(self, name: str, size: int) -> bool:
+        """Whether a parameter travels sparse, once the warm-up is over."""
+        return name not in self.dense_names and size >= self.dense_below
 
 
 def is_whole(value: Any) -> bool:

@@ -37,6 +37,7 @@ class States:
     def __init__(self) -> None:
         self.by_name: dict[str, dict[str, Array]] = {}
         self.rows: dict[str, Rows] = {}
+        self.means: dict[str, tuple[Array, Array]] = {}  # of the step before, sparse; the same on every rank
         self._joined: dict[tuple[Segment, str], Array] = {}
 
     def of(self, segment: Segment, buffers: Iterable[str], dtype: np.dtype[np.floating]) -> State:
@@ -77,6 +78,7 @@ class States:
 
     def multiply(self, factor: float) -> None:
         """All buffers, in place; zeros are left alone, so that pages which were never touched stay so."""
+        self.means = {name: (at, mean * mean.dtype.type(factor)) for name, (at, mean) in self.means.items()}
         for buffers in self.by_name.values():
             for kept in buffers.values():
                 for start in range(0, kept.size, BLOCK):
@@ -88,8 +90,9 @@ class States:
         return [name for name, buffers in self.by_name.items() if any(kept.any() for kept in buffers.values())]
 
     def drop(self, name: str) -> None:
-        """Forgets a parameter's buffers."""
+        """Forgets what there is of a parameter."""
         self.by_name.pop(name, None)
+        self.means.pop(name, None)
 
     # --- saving ---
 
@@ -109,13 +112,17 @@ class States:
         values = table[some].reshape(-1)
         return {"indices": some, "values": values, "shape": list(rows.shape), "dtype": rows.dtype, "width": rows.width}
 
-    def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes over what `saved` gave."""
+    def saved_means(self) -> dict[str, dict[str, Array]]:
+        return {name: {"indices": at, "values": mean} for name, (at, mean) in self.means.items()}
+
+    def load(self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Array]]) -> None:
+        """Takes over what `saved` and `saved_means` gave."""
         read = {
             name: {buffer: _read(name, kept) for buffer, kept in buffers.items()} for name, buffers in saved.items()
         }
         self.by_name = {name: {b: array for b, (array, _) in buffers.items()} for name, buffers in read.items()}
         self.rows = {name: rows for name, found in read.items() for _, rows in found.values() if rows is not None}
+        self.means = {name: (np.array(kept["indices"]), np.array(kept["values"])) for name, kept in means.items()}
         self._joined = {}
 
 

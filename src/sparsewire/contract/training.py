@@ -125,6 +125,13 @@ class Memory(Codec):
 
     slot = "memory"
     buffers: ClassVar[tuple[str, ...]] = ()
+    remembers_dense: ClassVar[bool] = False  # whether dense steps go through the buffers as well
+
+    @property
+    def held_momentum(self) -> float | None:
+        """The momentum that the means already hold, which the optimizer must not add again; None if there is none."""
+        momentum: float | None = getattr(self, "momentum", None)
+        return momentum
 
     @abstractmethod
     def total(self, state: State, x: Array) -> Array:
@@ -138,7 +145,7 @@ class Memory(Codec):
     def keep(self, state: State, x: Array, feedback: Feedback) -> None:
         """Updates the buffers in place, after a step that is finite on all ranks: total = sent + what is kept."""
 
-    def keep_dense(self, state: State, x: Array) -> None:
+    def keep_dense(self, state: State, x: Array, mean: Array) -> None:
         """The same after a step in which all of `total` was sent."""
         for buffer in self.buffers:
             state[buffer][:] = 0

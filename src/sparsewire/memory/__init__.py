@@ -1,6 +1,8 @@
 """What a rank does with what it did not send."""
 
+from .dgc import DGC
+from .gmc import GMC
 from .none import NoMemory
 from .residual import Residual
 
-__all__ = ["NoMemory", "Residual"]
+__all__ = ["DGC", "GMC", "NoMemory", "Residual"]

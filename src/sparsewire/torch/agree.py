@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from itertools import zip_longest
 from typing import Any, NoReturn
 
 import torch
 
-from ..averager import Settings
 from ..comm import Communicator
 from ..errors import CommMismatch, PeerFailed
+from ..schedule import Settings
 
 CHANNEL = "attach"
 LONGEST = 2000  # characters of an error's text
@@ -53,19 +54,28 @@ def _values(settings: Settings) -> dict[str, Any]:
         "select_per": "bucket" if settings.by_bucket else "parameter",
         "seed": settings.seed,
         "scaler": settings.scale is not None,
+        "optimizer": settings.momenta is not None,
+        "clip_norm": settings.clip_norm,
     }
 
 
 def _lists(settings: Settings, named: Mapping[str, torch.nn.Parameter]) -> dict[str, list[str]]:
     ratios = settings.schedule.ratios or ()
     return {
-        "ratio_schedule": ["a function"] if callable(ratios) else [f"{ratio} until {until}" for until, ratio in ratios],
+        "ratio_schedule": _ratios(ratios),
         "parameter names": sorted(named),
         "order of parameters": list(named),
         "shapes": [f"{name} {list(parameter.shape)}" for name, parameter in named.items()],
         "dtypes": [f"{name} {parameter.dtype}".replace("torch.", "") for name, parameter in named.items()],
         "exclude": sorted(settings.dense_names),
     }
+
+
+def _ratios(ratios: Any) -> list[str]:
+    """Of a function nothing can be compared, but for those that say what they are."""
+    if callable(ratios):
+        return [repr(ratios) if is_dataclass(ratios) else "a function"]
+    return [f"{ratio} until {until}" for until, ratio in ratios]
 
 
 def _digest(items: Sequence[str]) -> str:

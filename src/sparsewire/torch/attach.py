@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ import torch
 from ..schedule import Ratios
 from ..scheme import Spec
 from .agree import agree, refuse
-from .checks import Exclude, find_ddp, is_timeout, named_parameters, read_settings
+from .checks import Exclude, find_ddp, is_positive, named_parameters, read_settings
 from .group import CourierGroup
 from .hook import free_hook
 from .link import Link
+from .optimizers import fit_optimizer
 
 
 def attach(
@@ -25,6 +27,8 @@ def attach(
     exclude: Exclude = (),
     warmup_steps: int = 0,
     ratio_schedule: Ratios | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    clip_norm: float | None = None,
     scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
     on_step: Callable[[dict[str, Any]], None] | None = None,
@@ -39,6 +43,10 @@ def attach(
         name and parameter is true), travel dense, all in one all_reduce.
     warmup_steps: dense steps at the beginning. ratio_schedule: a function of the step after them, or (until, ratio)
         pairs such as `dgc_schedule` gives; None or beyond the last pair: the scheme's own ratio.
+    optimizer: checked against the scheme's memory, as exactly one of the two may hold the momentum. SGD stays as it is
+        (with memory=dgc or gmc); Adam's β1 is 0 within its steps for parameters that travel sparse.
+    clip_norm: clips each rank's gradient to clip_norm/√ranks before what was not sent is added, as DGC does; the
+        exchange then waits for the last bucket. Clipping after backward would clip the compensated sum.
     scaler: the GradScaler that the loss goes through, if one does: residuals then follow its scale as it changes.
     seed: for everything random. on_step: called after each step with a dict, on the courier's thread.
     timeout: seconds that a collective may wait for a rank; by default as long as the model's own process group.
@@ -47,13 +55,16 @@ def attach(
     """
     wrapped = find_ddp(model)
     named = named_parameters(wrapped)
-    group = CourierGroup(wrapped.process_group, timeout if is_timeout(timeout) else None)
+    group = CourierGroup(wrapped.process_group, timeout if is_positive(timeout) else None)
     try:
         try:
             settings = read_settings(
                 named, scheme, select_per, dense_below, exclude, warmup_steps, ratio_schedule, scaler, seed, on_step,
-                timeout,
+                timeout, clip_norm,
             )  # fmt: skip
+            fit = fit_optimizer(optimizer, settings, named)
+            if fit is not None:
+                settings = replace(settings, momenta=fit.momenta)
             hook = free_hook(wrapped)
         except Exception as error:
             refuse(group.comm, error)
@@ -62,4 +73,4 @@ def attach(
     except BaseException:
         group.leave()
         raise
-    return Link({parameter: name for name, parameter in named.items()}, group, settings, hook)
+    return Link({parameter: name for name, parameter in named.items()}, group, settings, hook, fit)

@@ -60,7 +60,7 @@ class Bucket:
             torch.from_numpy(copy).copy_(tensor)
             return copy
 
-        return Buffer(self.slices, self.dtype, read, lambda mean: _copy(tensor, mean))
+        return Buffer(self.slices, self.dtype, read, lambda mean: _copy(tensor, mean), copies=True)
 
 
 def _copy(tensor: torch.Tensor, mean: Array) -> None:

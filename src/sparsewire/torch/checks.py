@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..averager import Settings
 from ..codec import decode, encode
 from ..errors import InputError, SchemeError, SparsewireError
-from ..schedule import Ratios, SchemeSchedule, is_whole
+from ..schedule import Ratios, SchemeSchedule, Settings, is_whole
 from ..scheme import Scheme, Spec
 from ..scheme import scheme as read_scheme
 
@@ -57,6 +56,7 @@ def read_settings(
     seed: int,
     on_step: Callable[[dict[str, Any]], None] | None,
     timeout: float | None,
+    clip_norm: float | None,
 ) -> Settings:
     if select_per not in ("parameter", "bucket"):
         raise InputError(f"select_per is 'parameter' or 'bucket', not {select_per!r}")
@@ -68,15 +68,18 @@ def read_settings(
         raise InputError(f"on_step is a function of a dict, or None, not {on_step!r}")
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise InputError(f"scaler is a GradScaler, or None, not {scaler!r}")
-    if not is_timeout(timeout):
+    if not is_positive(clip_norm):
+        raise InputError(f"clip_norm is a number above 0, or None, not {clip_norm!r}")
+    if not is_positive(timeout):
         raise InputError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
     schedule = SchemeSchedule(_usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
     names = _excluded(named, exclude)
     scale = None if scaler is None else scaler.get_scale
-    return Settings(schedule, names, int(dense_below), select_per == "bucket", int(seed), on_step, scale)
+    by_bucket = select_per == "bucket"
+    return Settings(schedule, names, int(dense_below), by_bucket, int(seed), on_step, scale, clip_norm=clip_norm)
 
 
-def is_timeout(timeout: Any) -> bool:
+def is_positive(timeout: Any) -> bool:
     if timeout is None:
         return True
     number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)

@@ -16,16 +16,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..averager import Averager, Settings
+from ..averager import Averager
 from ..comm import Communicator
 from ..errors import InputError, add_note
 from ..host import to_host
 from ..kernels.scratch import Kept
+from ..schedule import Settings
 from ..sparse import Sparse
 from .bucket import Bucket, to_coo
 from .courier import Courier, Parcel
 from .group import CourierGroup
 from .hook import HookState
+from .optimizers import Fit
 from .tensors import to_arrays, to_tensors
 
 logger = logging.getLogger("sparsewire")
@@ -36,15 +38,19 @@ class Link:
     """Made by `attach`; `stats()`, `state_dict()`, `detach()`; as a context manager it detaches at the end."""
 
     def __init__(
-        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState
-    ) -> None:
+        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
+        fit: Fit | None = None,
+    ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
         self.averager = Averager(group.comm, settings)
-        self._names, self._group, self._hook = names, group, hook
+        self._names, self._group, self._hook, self._fit = names, group, hook, fit
         self._staging = Kept()
         self._step: list[Parcel[Bucket]] = []
         self._courier: Courier[Bucket] = Courier(self._work, self._fail, "sparsewire-courier")
         hook.link = self
+        if fit is not None:
+            averager = self.averager  # not the link: the optimizer outlives it
+            fit.attach(lambda: averager.was_sparse)
 
     # --- what users call ---
 
@@ -87,6 +93,8 @@ class Link:
         if self._hook.link is not self:
             return
         self._hook.link = None
+        if self._fit is not None:
+            self._fit.detach()
         self._say_what_is_owed()
         error = error or self._courier.error
         if error is None:

@@ -1,0 +1,44 @@
+"""`gmc`: global momentum compression (Zhao et al., arXiv 1905.12948).
+
+The momentum is that of the common weights, which every rank knows: (β/η)(w_t − w_{t−1}) is −β times the mean of the
+step before, at a constant rate and without weight decay. Adding β · mean to the residual after each step is all it
+takes, and no second buffer:
+
+1. The selected part of residual + x is sent.
+2. residual ← residual + x − sent + momentum · mean
+
+As with `dgc`, the mean already holds the momentum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..contract import Feedback, LinearMemory, State, Terms
+from ..kernels import Array
+
+
+@dataclass(frozen=True)
+class GMC(LinearMemory):
+    """Error feedback with the momentum of the common weights, for SGD with momentum."""
+
+    id = "gmc"
+    wire_id = 4
+    buffers = ("residual",)
+    remembers_dense = True
+
+    momentum: float = 0.9
+
+    def check(self) -> None:
+        self.expect(0 <= self.momentum < 1, "momentum lies in 0 ≤ momentum < 1")
+
+    def terms(self, state: State) -> Terms:
+        return Terms(state["residual"])
+
+    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
+        self.terms(state).compensate(x)
+        feedback.take_sent(state["residual"])
+        feedback.add_mean(state["residual"], self.momentum)
+
+    def keep_dense(self, state: State, x: Array, mean: Array) -> None:
+        state["residual"][:] = mean * mean.dtype.type(self.momentum)

@@ -1,0 +1,167 @@
+"""Whether the optimizer and the scheme's memory fit: exactly one of them may hold the momentum.
+
+Error feedback delivers a coordinate late and as a sum, which acts like a momentum. One behind it (SGD's, Adam's β1)
+costs accuracy in every task that was measured. Nothing is patched: SGD is handed means from which its own momentum is
+taken out, and Adam's β1 is 0 for parameters that travel sparse, within `optimizer.step()` only.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..contract import Memory
+from ..errors import AccuracyWarning, InputError
+from ..memory import NoMemory
+from ..schedule import Settings
+
+logger = logging.getLogger("sparsewire")
+Group = dict[str, Any]
+ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+_said: set[str] = set()
+
+
+class Fit:
+    """An optimizer behind a memory."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, memory: Memory, names: Mapping[torch.Tensor, str],
+        is_sparse: Callable[[torch.Tensor], bool],
+    ) -> None:  # fmt: skip
+        self.optimizer: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+        self._memory, self._names, self._is_sparse = memory, names, is_sparse
+        self._groups: list[Group] | None = None
+        self._hooks: list[Any] = []
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise InputError(f"optimizer is a torch.optim.Optimizer, or None, not {optimizer!r}")
+        self._check()
+
+    def momenta(self) -> dict[str, float]:
+        """SGD's momentum by parameter name."""
+        return {
+            self._names[parameter]: float(group.get("momentum", 0.0))
+            for group in self._whole()
+            for parameter in group["params"]
+            if parameter in self._names
+        }
+
+    def attach(self, sparse_step: Callable[[], bool]) -> None:
+        """From now on `step()` sees the groups as they have to be, whenever the last exchange was a sparse one."""
+        self._sparse_step = sparse_step
+        if isinstance(self.optimizer, (torch.optim.SGD, *ADAMS)):
+            self._hooks = [
+                self.optimizer.register_step_pre_hook(self._before),
+                self.optimizer.register_step_post_hook(self._after),
+            ]
+
+    def detach(self) -> None:
+        self._after()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    # --- within step() ---
+
+    def _before(self, *_: Any) -> None:
+        self._after()  # a step that raised left its groups behind
+        self._check()
+        held = self._memory.held_momentum is not None  # in dense steps too
+        if held or (self._sparse_step() and self._memory.buffers):
+            self._groups = self.optimizer.param_groups
+            self.optimizer.param_groups = [part for group in self._groups for part in self._parts(group)]
+
+    def _after(self, *_: Any) -> None:
+        if self._groups is not None:
+            self.optimizer.param_groups, self._groups = self._groups, None
+
+    def _whole(self) -> list[Group]:
+        return self._groups if self._groups is not None else self.optimizer.param_groups
+
+    def _parts(self, group: Group) -> list[Group]:
+        """Parameters that travel sparse with the settings that suit them, and the others as they are."""
+        change = {"betas": (0.0, group["betas"][1])} if "betas" in group else {"nesterov": False}
+        sparse = [parameter for parameter in group["params"] if self._travels_sparse(parameter)]
+        others = [parameter for parameter in group["params"] if not self._travels_sparse(parameter)]
+        parts = [{**group, **change, "params": sparse}, {**group, "params": others}]
+        return [part for part in parts if part["params"]]
+
+    def _travels_sparse(self, parameter: torch.Tensor) -> bool:
+        return parameter in self._names and self._is_sparse(parameter)
+
+    # --- do they fit? ---
+
+    def _check(self) -> None:
+        groups = [g for g in self._whole() if any(self._travels_sparse(parameter) for parameter in g["params"])]
+        if isinstance(self.optimizer, torch.optim.SGD):
+            for group in groups:
+                _check_sgd(group, self._memory)
+        elif isinstance(self.optimizer, ADAMS):
+            if self._memory.held_momentum is not None:
+                raise InputError(f"memory={self._memory} is for SGD with momentum; with Adam write memory=residual")
+        else:
+            say_once(
+                f"{type(self.optimizer).__name__} is not known to sparsewire: whether a momentum of its own stands "
+                f"behind memory={self._memory} is not checked; set it to 0, or use SGD with memory=dgc, or AdamW"
+            )
+
+
+def _check_sgd(group: Group, memory: Memory) -> None:
+    momentum, held = float(group["momentum"]), memory.held_momentum
+    if held is None:
+        if momentum and not isinstance(memory, NoMemory):
+            better = f"memory=dgc(momentum={momentum:g})"
+            warn_once(f"SGD's momentum {momentum:g} behind memory={memory} costs accuracy; write {better}")
+        return
+    if momentum not in (0.0, held):
+        raise InputError(f"memory={memory} holds a momentum of {held:g}, SGD has {momentum:g}: make them equal")
+    if momentum and group["dampening"]:
+        raise InputError(f"memory={memory} does not go with dampening={group['dampening']:g}; set dampening=0")
+    nesterov = getattr(memory, "nesterov", False)
+    if momentum and bool(group["nesterov"]) != nesterov:
+        other = f"dgc(momentum={held:g}, nesterov={str(bool(group['nesterov'])).lower()})"
+        raise InputError(
+            f"SGD has nesterov={group['nesterov']}, memory={memory} has not the same; write memory={other}"
+        )
+
+
+def fit_optimizer(
+    optimizer: torch.optim.Optimizer | None, settings: Settings, named: Mapping[str, torch.nn.Parameter]
+) -> Fit | None:
+    """The optimizer's fit with the scheme's memory; what is not checked is said."""
+    memory = settings.schedule.scheme.memory
+    if optimizer is None:
+        without_optimizer(memory)
+        return None
+    sparse = {parameter for name, parameter in named.items() if settings.is_sparse(name, _size(parameter))}
+    return Fit(optimizer, memory, {parameter: name for name, parameter in named.items()}, sparse.__contains__)
+
+
+def _size(parameter: torch.Tensor) -> int:
+    return parameter.numel() * (1 + parameter.is_complex())
+
+
+def without_optimizer(memory: Memory) -> None:
+    """What is said where `attach` is not given the optimizer."""
+    if memory.held_momentum is not None:
+        what = f"assumes SGD(momentum={memory.held_momentum:g}) behind it, without dampening"
+    elif memory.buffers:
+        what = "loses accuracy behind SGD's momentum and Adam's β1"
+    else:
+        return
+    say_once(f"memory={memory} {what}; that is not checked: write attach(model, scheme, optimizer=optimizer)")
+
+
+def say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        logger.warning(text)
+
+
+def warn_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        warnings.warn(text, AccuracyWarning, stacklevel=4)

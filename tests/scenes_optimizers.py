@@ -1,0 +1,129 @@
+"""Scenes of optimizers behind a memory: the user's own, which stay as they are."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import torch
+from scenes_attach import backward, build
+from torch import nn
+from torch_ranks import Stage, raises
+
+from sparsewire.errors import AccuracyWarning, InputError
+from sparsewire.torch import attach
+
+ALL = "nonzero | values=raw | memory="
+
+
+def groups(model: nn.Module) -> list[dict[str, Any]]:
+    named = dict(model.named_parameters())
+    first = [one for name, one in named.items() if name.startswith("first")]
+    others = [one for name, one in named.items() if not name.startswith("first")]
+    return [{"params": first, "weight_decay": 0.1, "lr": 0.02}, {"params": others, "weight_decay": 0.01}]
+
+
+def assert_close(one: nn.Module, other: nn.Module) -> None:
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5)
+
+
+def step(stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    optimizer.zero_grad()
+    backward(stage, model, number)
+    optimizer.step()
+
+
+def resumed(stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer, link: Any, make: Any) -> Any:
+    """Everything saved and taken up again in new objects."""
+    packed = io.BytesIO()
+    torch.save([model.module.state_dict(), optimizer.state_dict(), link.state_dict()], packed)
+    link.detach()
+    packed.seek(0)
+    weights, moments, state = torch.load(packed, weights_only=True)
+    again, behind, linked = make()
+    again.module.load_state_dict(weights)
+    behind.load_state_dict(moments)
+    linked.load_state_dict(state)
+    return again, behind, linked
+
+
+def sgd_trains_as_without(stage: Stage, memory: str, warmup: int = 0, **settings: Any) -> None:
+    """With everything sent: the user's SGD behind dgc or gmc = plain DDP, through a resume and a detach."""
+
+    def make() -> Any:
+        model = stage.ddp(build())
+        optimizer = torch.optim.SGD(groups(model.module), lr=0.05, momentum=0.9, **settings)
+        return model, optimizer, attach(model, ALL + memory, optimizer=optimizer, dense_below=100, warmup_steps=warmup)
+
+    plain = stage.ddp(build())
+    if settings.get("nesterov"):  # weight decay gets no look-ahead
+        changed = [{**group, "weight_decay": 0} for group in groups(plain.module)]
+    else:
+        changed = groups(plain.module)
+    reference = torch.optim.SGD(changed, lr=0.05, momentum=0.9, **settings)
+    wired, optimizer, link = make()
+    for number in range(50):
+        if settings.get("nesterov"):
+            for group in optimizer.param_groups:
+                group["weight_decay"] = 0
+        if number == 20:
+            wired, optimizer, link = resumed(stage, wired, optimizer, link, make)
+        if number == 40 and not settings.get("nesterov"):  # whose buffer holds another thing while attached
+            link.detach()
+        for model, behind in ((plain, reference), (wired, optimizer)):
+            step(stage, model, behind, number)
+        assert [g["nesterov"] for g in optimizer.param_groups] == [settings.get("nesterov", False)] * 2
+    link.detach()
+    assert_close(wired.module, plain.module)
+
+
+def adam_has_no_first_moment_where_sparse(stage: Stage, kind: str) -> None:
+    """AdamW with β1 = 0 for what travels sparse, as it is for the rest; groups, scheduler and state look untouched."""
+    make = getattr(torch.optim, kind)
+    plain, wired = stage.ddp(build()), stage.ddp(build())
+    sparse = [one for one in plain.parameters() if one.numel() >= 100]
+    dense = [one for one in plain.parameters() if one.numel() < 100]
+    reference = make([{"params": sparse, "betas": (0.0, 0.99)}, {"params": dense}], lr=0.01, betas=(0.9, 0.99))
+    optimizer = make(wired.module.last.parameters(), lr=0.01, betas=(0.9, 0.99))
+    link = attach(wired, ALL + "residual", optimizer=optimizer, dense_below=100, warmup_steps=3)
+    rest = [one for one in wired.parameters() if all(one is not other for other in wired.module.last.parameters())]
+    optimizer.add_param_group({"params": rest})
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 5, 0.5) for one in (reference, optimizer)]
+    for number in range(20):
+        reference.param_groups[0]["betas"] = (0.9 if number < 3 or number >= 15 else 0.0, 0.99)
+        if number == 15:
+            link.detach()
+        for model, behind, scheduler in zip((plain, wired), (reference, optimizer), schedulers, strict=True):
+            step(stage, model, behind, number)
+            scheduler.step()
+        assert [group["betas"] for group in optimizer.param_groups] == [(0.9, 0.99)] * 2
+        assert [len(group["params"]) for group in optimizer.param_groups] == [2, len(rest)]
+    assert_close(wired.module, plain.module)
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def says_what_does_not_fit(stage: Stage) -> list[str]:
+    model = stage.ddp(build())
+    parameters = list(model.parameters())
+    sgd, texts = torch.optim.SGD, []
+    wrong = [
+        ("memory=dgc(momentum=0.8)", sgd(parameters, momentum=0.9)),
+        ("memory=dgc", sgd(parameters, momentum=0.9, dampening=0.1)),
+        ("memory=dgc", sgd(parameters, momentum=0.9, nesterov=True)),
+        ("memory=gmc", sgd(parameters, momentum=0.9, nesterov=True)),
+        ("memory=dgc", torch.optim.AdamW(parameters)),
+        ("memory=dgc", "sgd"),
+    ]
+    for memory, optimizer in wrong:
+        scheme = f"topk(5%) | {memory}"
+        texts.append(raises(InputError, lambda: attach(model, scheme, optimizer=optimizer)))  # noqa: B023
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            attach(model, "topk(5%)", optimizer=sgd(parameters, momentum=0.9)).detach()
+    texts += [str(one.message) for one in caught if one.category is AccuracyWarning]
+    with attach(model, "topk(5%) | memory=dgc", optimizer=sgd(parameters)):  # without momentum it gets the means
+        backward(stage, model, 0)
+    return texts

@@ -1,0 +1,35 @@
+"""The optimizer stays the user's: one of memory and optimizer holds the momentum, and attach sees to it."""
+
+from __future__ import annotations
+
+import pytest
+from torch_pool import Pool
+
+
+@pytest.mark.parametrize("memory", ["dgc(momentum=0.9, mask=false)", "gmc(momentum=0.9)"])
+@pytest.mark.parametrize("warmup", [0, 6])
+def test_with_everything_sent_sgd_trains_as_without(ranks: Pool, memory: str, warmup: int) -> None:
+    ranks.play("optimizers.sgd_trains_as_without", ranks=2, memory=memory, warmup=warmup)
+
+
+@pytest.mark.parametrize("warmup", [0, 6])
+def test_nesterov_does_too(ranks: Pool, warmup: int) -> None:
+    memory = "dgc(momentum=0.9, nesterov=true, mask=false)"
+    ranks.play("optimizers.sgd_trains_as_without", ranks=2, memory=memory, warmup=warmup, nesterov=True)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW"])
+def test_adam_has_no_first_moment_where_gradients_are_sparse(ranks: Pool, kind: str) -> None:
+    ranks.play("optimizers.adam_has_no_first_moment_where_sparse", ranks=2, kind=kind)
+
+
+def test_what_does_not_fit_is_named_with_the_line_to_write(ranks: Pool) -> None:
+    for texts in ranks.play("optimizers.says_what_does_not_fit"):
+        momentum, dampening, nesterov, other, adam, kind, warned = texts
+        assert "momentum of 0.8, SGD has 0.9" in momentum
+        assert "dampening=0" in dampening
+        assert "write memory=dgc(momentum=0.9, nesterov=true)" in nesterov
+        assert "write memory=dgc(momentum=0.9, nesterov=true)" in other
+        assert "with Adam write memory=residual" in adam
+        assert "torch.optim.Optimizer" in kind
+        assert "write memory=dgc(momentum=0.9)" in warned
