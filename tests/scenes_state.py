@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -172,48 +171,6 @@ def saves_apart(stage: Stage, folder: str, steps: int = 5, kind: str = "words") 
     return _sum(run.link)
 
 
-def two_links_in_one_folder(stage: Stage, folder: str) -> None:
-    """Neither overwrites the other's files without being told apart."""
-    one, other = Run(stage), Run(stage)
-    one.train(2)
-    other.train(3)
-    save(one.link, folder)
-    _expect("another link's state", lambda: save(other.link, folder))
-    save(other.link, folder, name="second")
-    stage.group.barrier().wait()
-    again = Run(stage)
-    for name, run in (("sparsewire", one), ("second", other)):
-        load(again.link, folder, name=name)
-        assert_same_state(again.link.state_dict(), run.link.state_dict())
-    for run in (one, other, again):
-        run.link.detach()
-
-
-def detaches_with_debts(stage: Stage) -> str:
-    """What was said; the state can still be read, and a new link goes on from it."""
-    told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("sparsewire")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    whole, first = Run(stage), Run(stage)
-    try:
-        whole.train(4)
-        first.train(2)
-        first.link.detach()
-    finally:
-        logger.removeHandler(handler)
-    state = first.link.state_dict()
-    first.link = attach(first.model, SCHEME)
-    first.link.load_state_dict(state)
-    first.train(4)
-    whole.assert_same(first)
-    for run in (whole, first):
-        run.link.detach()
-    return " ".join(told)
-
-
 def loads_dealt(stage: Stage, folder: str) -> float:
     """Takes over what another number of ranks has saved, and trains on."""
     run = Run(stage, kind="words")
@@ -252,7 +209,7 @@ def dealing_keeps_every_mean(stage: Stage, folder: str, size: int) -> None:
     with_gap = states[:-1]
     for group, word in ((with_gap, "all 3 ranks"), ([states[0], states[0], states[1]], "one each"),
                         ([{**states[0], "step": 9}, *states[1:]], "different steps")):  # fmt: skip
-        _expect(word, lambda group=group: deal(group, size))
+        expect(word, lambda group=group: deal(group, size))
     run.link.detach()
 
 
@@ -270,9 +227,9 @@ def refuses_what_is_not_its_own(stage: Stage, folder: str) -> None:
         "velocity, which memory=residual": {**state, "buffers": {"middle.bias": {"velocity": torch.zeros(48)}}},
     }
     for word, bad in wrong.items():
-        _expect(word, lambda bad=bad: run.link.load_state_dict(bad))
+        expect(word, lambda bad=bad: run.link.load_state_dict(bad))
         assert_same_state(state, run.link.state_dict())
-    _expect("no complete set", lambda: load(run.link, Path(folder) / "empty"))
+    expect("no complete set", lambda: load(run.link, Path(folder) / "empty"))
     run.link.detach()
 
 
@@ -285,7 +242,7 @@ def refuses_incomplete_sets(stage: Stage, folder: str, missing: int) -> None:
     if stage.rank == 0:
         (Path(folder) / f"sparsewire-{missing:05d}-of-{stage.size:05d}.pt").unlink()
     stage.group.barrier().wait()
-    _expect("complete set|another rank", lambda: load(run.link, folder))
+    expect("complete set|another rank", lambda: load(run.link, folder))
     run.link.detach()
 
 
@@ -298,12 +255,12 @@ def refuses_mixed_steps(stage: Stage, folder: str) -> None:
     if stage.rank != 1:
         save(run.link, folder)
     stage.group.barrier().wait()
-    _expect("different steps|step", lambda: load(run.link, folder))
+    expect("different steps|step", lambda: load(run.link, folder))
     assert run.link.step == 4
     run.link.detach()
 
 
-def _expect(pattern: str, call: Any) -> None:
+def expect(pattern: str, call: Any) -> None:
     try:
         call()
     except InputError as error:

@@ -41,7 +41,7 @@ def test_the_demo_draws_a_picture(shown):
 
 def test_the_demo_prints_what_it_measured(shown):
     _, found, out = shown
-    assert set(found["arms"]) == {demo.PLAIN, demo.COMPRESSED}
+    assert set(found["arms"]) == {demo.PLAIN, demo.RESIDUAL, demo.COMPRESSED}
     for name, facts in found["arms"].items():
         curve = found["curves"][name]
         assert all(len(steps) == 60 for steps in curve.values())

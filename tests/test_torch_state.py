@@ -99,11 +99,11 @@ def test_the_set_of_the_latest_step_is_loaded_whatever_the_files_times_say(ranks
 
 
 def test_two_links_in_one_folder_need_two_names(ranks: Pool, tmp_path: Path) -> None:
-    ranks.play("state.two_links_in_one_folder", folder=str(tmp_path))
+    ranks.play("links.two_links_in_one_folder", folder=str(tmp_path))
 
 
 def test_detaching_says_what_is_still_owed_and_keeps_it(ranks: Pool) -> None:
-    for told in ranks.play("state.detaches_with_debts"):
+    for told in ranks.play("links.detaches_with_debts"):
         assert "not sent yet" in told and "state_dict" in told
 
 

@@ -96,10 +96,9 @@ class Averager:
 
     def put_sparse(self, name: str, x: Sparse) -> None:
         """A sparse gradient: its entries are sent as they are, in dense steps without loss."""
-        if self.settings.clip_norm is not None:
-            self._unclipped.append((name, x))
-        else:
-            self._put_sparse(name, x)
+        if self.settings.clip_norm is None:
+            return self._put_sparse(name, x)
+        self._unclipped.append((name, x))
 
     def _put_sparse(self, name: str, x: Sparse) -> None:
         self._follow()
@@ -174,15 +173,15 @@ class Averager:
         self._put_clipped()
         plan = self.scheme
         finite = self._reduce_dense() and all(one.finite for one in self._open)
-        outcomes = [outcome for one in self._open for outcome in one.outcomes]
-        finite = finite and all(outcome.finite for outcome in [*outcomes, *(last for _, last in self._sparse)])
+        outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(last for _, last in self._sparse)]
+        finite = finite and all(outcome.finite for outcome in outcomes)
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
         self.sparse_means = {one.name: self._finish_sparse(one, outcome, plan, finite) for one, outcome in self._sparse}
-        self.abandon()  # of which nothing is left to be taken back
+        self.abandon()
         self.step, self.was_sparse = self.step + 1, plan is not None
         if self.settings.on_step is not None:
-            self.settings.on_step({**self.stats(), "scheme": "dense" if plan is None else str(plan), "finite": finite})
+            self.settings.on_step({**self.stats(), "scheme": str(plan or "dense"), "finite": finite})
         return finite
 
     def _put_clipped(self) -> None:
@@ -201,7 +200,7 @@ class Averager:
                 self._put_buffers([buffer.scaled(factor) for buffer in part] if factor != 1 else part)
 
     def abandon(self) -> None:
-        """Ends a step that failed: all buffers are as they were before it."""
+        """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
         for kept, aside in self._aside:
             kept += aside
         self._aside, self._open, self._sparse, self._unclipped = [], [], [], []

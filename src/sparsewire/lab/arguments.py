@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
 Command = Callable[[argparse.Namespace], int]
 
 

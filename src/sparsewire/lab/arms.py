@@ -32,7 +32,8 @@ def mlp(sizes: Sequence[int], seed: int) -> nn.Sequential:
 class Arm:
     """A DDP model with its communication hook and optimizer, and the loss, time and bytes of each step.
 
-    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments.
+    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments, and
+    `fitted` says whether the optimizer is one of them (true).
     """
 
     def __init__(self, module: nn.Module, settings: Mapping[str, Any], rate: float, momentum: float = 0.0) -> None:
@@ -40,9 +41,10 @@ class Arm:
         hook = rest.pop("hook")
         # PowerSGD aborts on gloo with more than one bucket: its collectives run from callbacks, in any order.
         self.model = DDP(module, bucket_cap_mb=ONE_BUCKET) if hook == "powersgd" else DDP(module)
-        self.link: Link | None = attach(self.model, **rest) if hook == "sparsewire" else None
-        _register(self.model, hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
+        fitted = self.optimizer if rest.pop("fitted", True) else None
+        self.link: Link | None = attach(self.model, optimizer=fitted, **rest) if hook == "sparsewire" else None
+        _register(self.model, hook)
         self.dense_bytes = sum(4 * parameter.numel() for parameter in module.parameters())
         self.clear()
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from .tables import write_file
 
-COLOURS = ("#7f7f7f", "#d1495b")
+COLOURS = ("#7f7f7f", "#edae49", "#d1495b")
 CURVES = {
     "entropy": "#d1495b",
     "qsgd": "#30638e",
