@@ -22,8 +22,7 @@ from sparsewire.values.curve import CurveCodec, Ranks
 from sparsewire.values.dexp import exponential, powers
 from sparsewire.values.fit import automatic_segments
 
-POLYS = [FitPoly(), FitPoly(1, 1), FitPoly(15, 40), FitPoly(rank_bits=2)]
-CODECS: list[CurveCodec] = [*POLYS, FitDExp(), FitDExp(rank_bits=3)]
+CODECS: list[CurveCodec] = [FitPoly(), FitPoly(1, 1), FitPoly(15, 40), FitPoly(rank_bits=2), FitDExp(), FitDExp(3)]
 both = pytest.mark.parametrize("codec", [FitPoly(), FitDExp()], ids=str)
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=str)
 

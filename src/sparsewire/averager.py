@@ -96,9 +96,10 @@ class Averager:
 
     def put_sparse(self, name: str, x: Sparse) -> None:
         """A sparse gradient: its entries are sent as they are, in dense steps without loss."""
-        if self.settings.clip_norm is None:
-            return self._put_sparse(name, x)
-        self._unclipped.append((name, x))
+        if self.settings.clip_norm is not None:
+            self._unclipped.append((name, x))
+        else:
+            self._put_sparse(name, x)
 
     def _put_sparse(self, name: str, x: Sparse) -> None:
         self._follow()
@@ -171,8 +172,7 @@ class Averager:
     def finish(self) -> bool:
         """Ends the step: buffers are updated if it is finite on all ranks, which is returned, and means written."""
         self._put_clipped()
-        plan = self.scheme
-        finite = self._reduce_dense() and all(one.finite for one in self._open)
+        plan, finite = self.scheme, self._reduce_dense() and all(one.finite for one in self._open)
         outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(last for _, last in self._sparse)]
         finite = finite and all(outcome.finite for outcome in outcomes)
         for one in self._open:

@@ -75,7 +75,7 @@ class Alone:
         return self.sent
 
 
-@dataclass(frozen=True)
+@dataclass
 class Buffers:
     """A memory's buffers as the caller gave them, and as flat arrays in the work dtype."""
 
@@ -103,7 +103,7 @@ class Buffers:
             if isinstance(kept, np.ndarray) and not host.shares_memory(given, kept):
                 host.write_back(given, kept)
         if isinstance(self.given, Sparse):
-            object.__setattr__(self, "given", next(iter(self.state.values())))
+            self.given = next(iter(self.state.values()))
 
 
 def _flat(residual: Any, tensor: host.Dense | Sparse) -> Array | Sparse:

@@ -130,7 +130,7 @@ def _dense(data: Data) -> Iterator[Case]:
 
 def _steps(data: Data) -> Iterator[Case]:
     """What a training step does per tensor: pick from the compensated gradient, keep the rest, accumulate the mean."""
-    for memory in ("residual", "residual(decay=0.9)"):
+    for memory in ("residual", "dgc"):
         plan = scheme(f"topk({data.ratio}) | memory={memory}")
         x = data.x.copy()
         state = {name: measure.noise(x.size, seed=3) for name in plan.memory.buffers}
