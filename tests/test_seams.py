@@ -133,6 +133,17 @@ def test_a_decayed_residual_forgets() -> None:
     assert residual.tolist() == [0.5] * 4
 
 
+def test_a_residual_does_not_go_with_coefficients() -> None:
+    x = make("normal", 16, "float32")
+    coefficients = sw.decode(sw.encode(x, "topk(k=2) | transform=haar | values=raw"))
+    again = sw.decode(sw.encode(coefficients, "nonzero | transform=haar | values=raw"))
+    assert np.array_equal(again.to_dense(), coefficients.to_dense())
+    with pytest.raises(InputError, match="coefficients"):
+        sw.compress(coefficients, "nonzero | transform=haar", residual=np.zeros(16, np.float32))
+    with pytest.raises(InputError, match="coefficients of haar"):
+        sw.encode(coefficients, "nonzero")
+
+
 def test_several_buffers_are_given_by_name() -> None:
     x = make("normal", 9, "float32")
     _, state = sw.compress(x, "topk(k=2) | memory=told")

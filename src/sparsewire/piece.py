@@ -85,6 +85,8 @@ class Piece:
     def _select_sparse(self, x: Sparse, scheme: Scheme) -> Selection:
         """A `Sparse` is sent as it is; the memory takes part at its entries, the rest of it waits."""
         state, memory = self._state(scheme), scheme.memory
+        if state is not None and x.transform is not None:
+            raise InputError(f"{x!r} holds coefficients: a residual, which is in the gradient's domain, does not fit")
 
         def at(where: Array) -> Array:
             if state is None:

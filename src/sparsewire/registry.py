@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from .contract import SLOTS, Codec
 from .errors import RegistryError, SchemeError, UnknownCodec
 
-# Where the built-in codecs live; a room is imported when a scheme first needs it.
-ROOMS = {
+# Where the built-in codecs are; a package is imported when a scheme first needs it.
+PACKAGES = {
     "select": ("select", "TopK RandomK Threshold Nonzero"),
     "transform": ("transform", "Identity Rows"),
     "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom"),
@@ -34,8 +34,8 @@ _added: dict[str, dict[str, type[Codec]]] = {slot: {} for slot in SLOTS}
 
 @functools.cache
 def _built_in(slot: str) -> dict[str, type[Codec]]:
-    room, names = ROOMS[slot]
-    module = importlib.import_module(f"{__package__}.{room}")
+    package, names = PACKAGES[slot]
+    module = importlib.import_module(f"{__package__}.{package}")
     return {codec.id: codec for codec in (getattr(module, name) for name in names.split())}
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
+TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"  # for SGD with momentum
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -77,7 +78,7 @@ def add_demo(commands: Any) -> None:
     parser.add_argument("--steps", type=count, default=250, help="of each training (default: %(default)s)")
     parser.add_argument("--hidden", type=count, default=1024, help="width of the two hidden layers (default: 1024)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
+    parser.add_argument("--scheme", default=DEMO_SCHEME, help='default: "%(default)s"')
     add_json(parser)
 
 

@@ -17,11 +17,11 @@ from ..errors import InputError
 from ..memory import Residual
 from ..scheme import scheme as read_scheme
 from . import measure
-from .arguments import TRAIN_SCHEME
+from .arguments import DEMO_SCHEME
 from .launch import Event, Place, launch_ranks
 from .tables import publish, table
 
-SCHEME = TRAIN_SCHEME
+SCHEME = DEMO_SCHEME
 SCHEDULE = ((5, 0.25), (10, 0.0625))  # (until step, ratio); then the scheme's own ratio
 PLAIN, RESIDUAL, COMPRESSED = "plain DDP", "residual only", "sparsewire"
 RANKS = 2

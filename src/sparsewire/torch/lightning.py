@@ -44,8 +44,8 @@ class SparsewireCallback(Callback):
     `settings` are those of `attach`; `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so
     that residuals follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
 
-    Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. An exception does not
-    detach: that waits for all ranks, and those that did not fail are still waiting for this one.
+    Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. After an
+    exception the link leaves at once, and the other ranks hear of it.
     """
 
     def __init__(self, scheme: Spec, **settings: Any) -> None:
@@ -84,6 +84,10 @@ class SparsewireCallback(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.link is not None and (states := _gather(self.link.state_dict())):
             checkpoint["callbacks"][self.state_key] = {"ranks": states}
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self.link is not None:
+            self.link.detach()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._resume = None
