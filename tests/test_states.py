@@ -12,6 +12,7 @@ from test_averager import NAMES, averager, gradients
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
+from sparsewire.kernels.scratch import Kept
 from sparsewire.states import deal
 
 # --- another number of ranks ---
@@ -77,3 +78,12 @@ def test_half_precision_is_worked_on_in_float32(dtype: str) -> None:
             one.put({"w": np.ones(3)}, {"w": dtype})
 
     run_ranks(1, fn)
+
+
+def test_a_staging_buffer_is_reused_for_every_bucket() -> None:
+    """Buckets that are rebuilt leave no copy behind: there is one, as large as the largest."""
+    staging = Kept()
+    large, small = staging(1000, np.float32), staging(10, np.float32)
+    assert np.shares_memory(large, small) and small.size == 10
+    assert not np.shares_memory(large, staging(2000, np.float32))
+    assert sum(buffer.size for buffer in staging._buffers.values()) == 2000
