@@ -161,27 +161,45 @@ def test_a_gradient_is_looked_at_to_its_end_before_it_counts_as_none(place: int)
     run_ranks(1, fn)
 
 
+def put_groups(one: Averager, x: dict[str, np.ndarray], groups: list[list[str]]) -> dict[str, np.ndarray]:
+    """A step with parameters bundled so; the residuals after it."""
+    for group in groups:
+        ends = np.cumsum([0, *(NAMES[name] for name in group)])
+        slices = tuple(Slice(name, ends[i], ends[i + 1]) for i, name in enumerate(group))
+        flat = np.concatenate([x[name] for name in group])
+        one.put_buffers([Buffer(slices, "float32", lambda flat=flat: flat)])
+    one.finish()
+    return residuals(one)
+
+
 def test_buffers_that_change_hands_stay_whole() -> None:
     """Engines regroup parameters; a join of before is not what a later join writes to."""
-
-    def put(one: Averager, comm: Communicator, step: int, groups: list[list[str]]) -> dict[str, np.ndarray]:
-        x = gradients(comm, step)
-        for group in groups:
-            ends = np.cumsum([0, *(NAMES[name] for name in group)])
-            slices = tuple(Slice(name, ends[i], ends[i + 1]) for i, name in enumerate(group))
-            flat = np.concatenate([x[name] for name in group])
-            one.put_buffers([Buffer(slices, "float32", lambda flat=flat: flat)])
-        one.finish()
-        return residuals(one)
 
     def fn(comm: Communicator) -> None:
         joined, alone = (averager(comm, "threshold(value=1.5) | values=raw", by_bucket=True) for _ in range(2))
         for step, groups in enumerate([[["w", "v"]], [["v"], ["w"]], [["w", "v"]], [["v", "w"]], [["w", "v"]]]):
-            kept = put(joined, comm, step, groups)
-            expected = put(alone, comm, step, [["w"], ["v"]])
+            kept = put_groups(joined, gradients(comm, step), groups)
+            expected = put_groups(alone, gradients(comm, step), [["w"], ["v"]])
             assert all(same_bits(kept[name], expected[name]) for name in ("w", "v"))
 
     run_ranks(1, fn)
+
+
+def test_small_parameters_between_compressed_ones_take_no_part() -> None:
+    """They travel dense and keep nothing; a parameter without a gradient beside them keeps what it has."""
+
+    def fn(comm: Communicator) -> None:
+        joined, alone = (averager(comm, "threshold(value=1.5) | values=raw", by_bucket=True) for _ in range(2))
+        for step in range(1, 7):
+            for one, groups in ((joined, [["w", "b", "v"]]), (alone, [["w"], ["b"], ["v"]])):
+                x = gradients(comm, step)
+                x["w"][:] *= step % 2
+                put_groups(one, x, groups)
+            assert set(joined.states.by_name) == {"w", "v"}
+            for name, kept in residuals(alone).items():
+                assert kept.any() and same_bits(residuals(joined)[name], kept)
+
+    run_ranks(2, fn)
 
 
 def test_a_buffer_that_its_parameters_do_not_cover_is_refused() -> None:

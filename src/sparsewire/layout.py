@@ -115,8 +115,8 @@ def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: i
             runs.append([])
         else:
             runs[-1].append(item)
-    whole = [run for run in runs if any(item not in dense for item in run)]
-    return Layout(tuple(Segment(tuple(run)) for run in whole), tuple(dense))
+    members = [tuple(item for item in run if item not in dense) for run in runs]
+    return Layout(tuple(Segment(some) for some in members if some), tuple(dense))
 
 
 def norm_of(parts: Sequence[Sequence[Buffer] | tuple[str, Sparse]]) -> float:
