@@ -176,9 +176,11 @@ class Recurrent(nn.Module):
 
 
 TASKS = {
-    "mnist": Task("MLP 784-256-256-10, MNIST, SGD", mnist, perceptron, "accuracy", False, 800, 32, (0.02, 0.05, 0.1)),
+    "mnist": Task(
+        "MLP 784-256-256-10, MNIST, SGD", mnist, perceptron, "accuracy", False, 800, 32, (0.05, 0.1, 0.2, 0.4)
+    ),
     "text": Task(
-        "transformer, characters, AdamW", shakespeare, Transformer, "loss", True, 600, 8, (0.001, 0.003, 0.01)
+        "transformer, characters, AdamW", shakespeare, Transformer, "loss", True, 600, 8, (0.001, 0.003, 0.006, 0.012)
     ),
     "cifar": Task("ResNet-8, CIFAR-10, SGD", cifar, resnet8, "accuracy", False, 600, 32, (0.02, 0.05, 0.1)),
     "lstm": Task("LSTM, words of WikiText-2, SGD", wikitext, Recurrent, "loss", False, 600, 8, (0.1, 0.3, 1.0)),
