@@ -1,0 +1,68 @@
+"""The picture of `benchmarks/accuracy.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accuracy_tasks import TASKS
+
+from sparsewire.lab.tables import write_file
+
+COLOURS = {"dense": "#444444", "residual": "#d1495b", "dgc": "#30638e", "gmc": "#edae49", "ours": "#3c7a57"}
+RULES = tuple(COLOURS)
+Row = dict[str, Any]
+
+
+def groups(rows: Sequence[Row]) -> dict[tuple[str, str, float | None], list[Row]]:
+    """The seeds of each task, rule and ratio."""
+    found: dict[tuple[str, str, float | None], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["task"], row["rule"], row["ratio"]), []).append(row)
+    order = sorted(found, key=lambda key: ([*TASKS].index(key[0]), -(key[2] or 1), RULES.index(key[1])))
+    return {key: found[key] for key in order}
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Above what each rule loses, a dot per seed; below the training loss at the smallest ratio."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = [name for name in TASKS if any(row["task"] == name for row in result["rows"])]
+    figure = Figure(figsize=(1 + 5.2 * len(names), 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(names), squeeze=False)
+    for column, name in enumerate(names):
+        found = {key: some for key, some in groups(result["rows"]).items() if key[0] == name}
+        draw_differences(panels[0][column], name, found)
+        draw_curves(panels[1][column], found)
+    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+
+
+def draw_differences(axes: Any, name: str, found: dict[Any, list[Row]]) -> None:
+    shown = {key: some for key, some in found.items() if key[1] != "dense"}
+    factor = 100 if TASKS[name].score == "accuracy" else 1
+    for place, ((_, rule, _), some) in enumerate(shown.items()):
+        values = [factor * row["difference"] for row in some]
+        axes.bar(place, statistics.fmean(values), color=COLOURS[rule], alpha=0.5)
+        axes.plot([place] * len(values), values, "o", color=COLOURS[rule])
+    axes.axhline(0, color=COLOURS["dense"], linewidth=1)
+    axes.set_xticks(range(len(shown)), [f"{rule}\n{ratio:.1%}" for _, rule, ratio in shown])
+    axes.set_ylabel(
+        "points of test accuracy, higher is better" if factor == 100 else "nats of test loss, lower is better"
+    )
+    axes.set_title(f"{TASKS[name].what}: difference to dense, a dot per seed", fontsize=10)
+
+
+def draw_curves(axes: Any, found: dict[Any, list[Row]]) -> None:
+    least = min(ratio for _, _, ratio in found if ratio is not None)
+    for (_, rule, _), some in {key: some for key, some in found.items() if key[2] in (None, least)}.items():
+        curve = [statistics.fmean(losses) for losses in zip(*(row["curve"] for row in some), strict=True)]
+        axes.plot(range(1, len(curve) + 1), curve, color=COLOURS[rule], label=rule)
+    axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss, moving mean")
+    axes.set_title(f"At a ratio of {least:.1%}", fontsize=10)
+    axes.legend()

@@ -1,0 +1,187 @@
+"""The trainings of `benchmarks/accuracy.py`: data, model, optimizer and settings of each.
+
+Every task has three parts: what is trained on, what the learning rate is chosen by, and what is reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sparsewire.errors import InputError
+from sparsewire.lab.arrays import load_arrays
+
+Part = tuple[torch.Tensor, torch.Tensor]  # inputs and targets
+MOMENTUM = 0.9
+WINDOW = 32  # tokens
+TESTED = 1000  # windows
+WORDS = 2000  # the most frequent; all others are one more
+
+
+@dataclass(frozen=True)
+class Data:
+    train: Part
+    valid: Part
+    test: Part
+    classes: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training; `score` is "accuracy" or "loss", `batch` a rank's."""
+
+    what: str
+    load: Callable[[Path], Data]
+    model: Callable[[Data], nn.Module]
+    score: str
+    adam: bool
+    steps: int
+    batch: int
+    rates: tuple[float, ...]
+
+    def optimizer(self, model: nn.Module, rate: float) -> torch.optim.Optimizer:
+        if self.adam:
+            return torch.optim.AdamW(model.parameters(), rate)
+        return torch.optim.SGD(model.parameters(), rate, momentum=MOMENTUM)
+
+
+def loss_of(model: nn.Module, part: Part) -> torch.Tensor:
+    """Mean cross entropy in nats."""
+    return functional.cross_entropy(model(part[0]).flatten(0, -2), part[1].flatten())
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, part: Part, score: str) -> float:
+    """The share that is predicted right, or the loss."""
+    model.eval()
+    total = 0.0
+    for x, y in zip(part[0].split(250), part[1].split(250), strict=True):
+        right = (model(x).argmax(-1) == y).float().mean() if score == "accuracy" else loss_of(model, (x, y))
+        total += len(x) * float(right)
+    return total / len(part[0])
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def mnist(folder: Path) -> Data:
+    """Pixels from 0 to 1; a twelfth of the training images is for choosing the rate."""
+    arrays = load_arrays(folder / "mnist.npz")
+    parts = [(torch.from_numpy(arrays[f"{part}_x"]).flatten(1).float().div(255),
+              torch.from_numpy(arrays[f"{part}_y"].astype("i8"))) for part in ("train", "test")]  # fmt: skip
+    return _images(*parts)
+
+
+def cifar(folder: Path) -> Data:
+    """12,000 images to train, 1,000 to choose the rate, 10,000 to test, at half their resolution."""
+    from cifar import images
+
+    arrays = load_arrays(folder / "cifar10-jpeg.npz")
+    return _images(images(arrays, "train", 13_000), images(arrays, "test", 10_000))
+
+
+def _images(train: Part, test: Part) -> Data:
+    cut = len(train[0]) * 12 // 13
+    return Data((train[0][:cut], train[1][:cut]), (train[0][cut:], train[1][cut:]), test, 10)
+
+
+def perceptron(data: Data) -> nn.Module:
+    sizes = [data.train[0].shape[1], 256, 256, data.classes]
+    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def resnet8(data: Data) -> nn.Module:
+    from cifar import Block
+
+    blocks = [Block(inside, outside) for inside, outside in pairwise([16, 16, 32, 64])]
+    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, data.classes))
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def shakespeare(folder: Path) -> Data:
+    """Characters; the last tenth is for testing, the twentieth before it for choosing the rate (1,000 windows each)."""
+    text = _read(folder / "tinyshakespeare.txt")
+    return _windows(list(text), sorted(set(text)))
+
+
+def wikitext(folder: Path) -> Data:
+    """Words."""
+    words = _read(folder / "wikitext2-a.txt").split()
+    return _windows(words, [word for word, _ in Counter(words).most_common(WORDS)])
+
+
+def _read(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if len(text) < 100 * WINDOW:
+        raise InputError(f"{path} is too short to train on")
+    return text
+
+
+def _windows(tokens: Sequence[str], known: Sequence[str]) -> Data:
+    number = {token: place for place, token in enumerate(known)}
+    ids = torch.tensor([number.get(token, len(known)) for token in tokens])
+    first, second = len(ids) * 17 // 20, len(ids) * 18 // 20
+    train, valid, test = (
+        part.unfold(0, WINDOW + 1, stride)
+        for part, stride in ((ids[:first], 1), (ids[first:second], WINDOW), (ids[second:], WINDOW))
+    )
+    parts = [(part[:, :-1], part[:, 1:]) for part in (train, valid[:TESTED], test[:TESTED])]
+    return Data(parts[0], parts[1], parts[2], len(known) + 1)
+
+
+class Transformer(nn.Module):
+    """Two layers, 128 wide, with 4 heads, that see only what came before."""
+
+    mask: torch.Tensor
+
+    def __init__(self, data: Data) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(data.classes, 128)
+        self.places = nn.Parameter(0.02 * torch.randn(WINDOW, 128))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(128, 4, 512, 0.0, "gelu", batch_first=True, norm_first=True) for _ in range(2)
+        )
+        self.head = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, data.classes))
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(WINDOW))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.embedding(x) + self.places
+        for layer in self.layers:
+            y = layer(y, src_mask=self.mask, is_causal=True)
+        logits: torch.Tensor = self.head(y)
+        return logits
+
+
+class Recurrent(nn.Module):
+    def __init__(self, data: Data) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(data.classes, 128)
+        self.lstm = nn.LSTM(128, 128, batch_first=True)
+        self.head = nn.Linear(128, data.classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.lstm(self.embedding(x))[0])
+        return logits
+
+
+TASKS = {
+    "mnist": Task(
+        "MLP 784-256-256-10, MNIST, SGD", mnist, perceptron, "accuracy", False, 800, 32, (0.05, 0.1, 0.2, 0.4)
+    ),
+    "text": Task(
+        "transformer, characters, AdamW", shakespeare, Transformer, "loss", True, 600, 8, (0.001, 0.003, 0.006, 0.012)
+    ),
+    "cifar": Task("ResNet-8, CIFAR-10, SGD", cifar, resnet8, "accuracy", False, 600, 32, (0.02, 0.05, 0.1)),
+    "lstm": Task("LSTM, words of WikiText-2, SGD", wikitext, Recurrent, "loss", False, 600, 8, (0.1, 0.3, 1.0)),
+}
