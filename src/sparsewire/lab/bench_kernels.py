@@ -201,7 +201,7 @@ def _whole(data: Data) -> Iterator[Case]:
     plan = scheme(SCHEME.format(ratio=data.ratio))
     residual = measure.noise(data.x.size, seed=2)
     frame = compress(data.x, plan)[0]
-    yield Case("compress: topk, residual, rice, qsgd", lambda: compress(data.x, plan, residual=residual), target=5)
+    yield Case("compress: topk, residual, rice, qsgd", lambda: compress(data.x, plan, residual=residual), target=5.5)
     yield Case("decode: rice, qsgd", lambda: decode(frame))
 
 
