@@ -20,8 +20,8 @@ SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.
 TRAINING = 1500  # images; the rest is for testing
 STEPS = 240
 WHY = """\
-Compressed training is behind in this short run: with 1 % of the entries from two ranks a coordinate waits about 50 steps
-for its turn, a fifth of the run. Longer runs, more ranks or a larger ratio close the gap; compare on your own task."""
+Compressed training is behind in this short run: with 1 % of the entries from two ranks a coordinate waits about 50
+steps for its turn. Longer runs, more ranks or a larger ratio close the gap; compare on your own task."""
 
 
 def build() -> DistributedDataParallel:
