@@ -210,12 +210,3 @@ def elements(indices: Array, width: int) -> Array:
         return indices
     first = indices.astype(np.int64) * width
     return (first[:, None] + np.arange(width)).reshape(-1)
-
-
-def add(a: Sparse, b: Sparse) -> Sparse:
-    """The sum of two sparse tensors of one shape and dtype."""
-    if (a.shape, a.dtype, a.width, a.transform) != (b.shape, b.dtype, b.width, b.transform):
-        raise InputError(f"{a!r} and {b!r} cannot be added")
-    indices = np.union1d(a.indices, b.indices)
-    with np.errstate(all="ignore"):
-        return a.like(indices, a.at(indices) + b.at(indices))

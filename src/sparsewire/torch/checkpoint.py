@@ -75,11 +75,6 @@ def deal(saved: Sequence[Mapping[str, Any]], size: int) -> list[State]:
     return [to_tensors(state) for state in states.deal([to_arrays(state) for state in saved], size)]
 
 
-def part_for(saved: Sequence[Mapping[str, Any]], rank: int, size: int) -> Mapping[str, Any]:
-    """The state for one of `size` ranks out of all ranks' states."""
-    return saved[rank] if len(saved) == size else deal(saved, size)[rank]
-
-
 def _mine(folder: Path, link: Link, name: str) -> tuple[Mapping[str, Any], int]:
     """This rank's state out of the newest usable set, and how many ranks wrote it."""
     newest = max(_usable(folder, link, name), key=lambda files: int(_read(files[0])["step"]))
