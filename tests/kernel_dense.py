@@ -38,20 +38,29 @@ def row_norms_args(width: int) -> st.SearchStrategy[Args]:
 
 @st.composite
 def topk_args(draw: st.DrawFn) -> Args:
+    """(x, k), or with an edge."""
     x = draw(dense())
-    return x, draw(st.one_of(st.integers(0, x.size), st.sampled_from([0, min(1, x.size), x.size])))
+    k = draw(st.one_of(st.integers(0, x.size), st.sampled_from([0, min(1, x.size), x.size])))
+    return (x, k, draw(edges(x))) if draw(st.booleans()) else (x, k)
+
+
+def edges(x: np.ndarray) -> st.SearchStrategy[int]:
+    """Edges of all kinds, those of the array's own magnitudes as well."""
+    own = st.sampled_from(np.abs(x).tolist() or [0.0]).map(lambda low: np.fmin(low, np.inf))
+    lows = st.sampled_from([0.0, 1e-60, 1e-45, 0.5, 1.0, 1e30, np.inf]) | own
+    return lows.map(lambda low: reference.magnitude_edge(float(low), x.dtype))
 
 
 @st.composite
 def topk_sum_args(draw: st.DrawFn) -> Args:
-    """(residual, x, k), or with decay, velocity, momentum and Nesterov's look-ahead."""
-    x, k = draw(topk_args())
+    """(residual, x, k), or with decay, velocity, momentum and Nesterov's look-ahead, or an edge besides."""
+    x, k, *edge = draw(topk_args())
     kind, size = x.dtype.name, x.size
     plain = draw(dense(kind, size)), x, k
     if draw(st.booleans()):
         return plain
     velocity = draw(st.none() | st.builds(make, st.sampled_from(KINDS), st.just(size), st.just(kind), seeds))
-    return *plain, draw(st.sampled_from([1.0, 0.95])), velocity, 0.9, draw(st.booleans())
+    return *plain, draw(st.sampled_from([1.0, 0.95])), velocity, 0.9, draw(st.booleans()), *edge
 
 
 @st.composite

@@ -233,7 +233,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "bloom_build": bloom_args(),
     "bloom_conflicts": bloom_conflicts_args(),
     "chord_knots": knot_args(),
-    "compensate": topk_sum_args().map(lambda args: (*args[:2], *args[3:])),
+    "compensate": topk_sum_args().map(lambda args: (*args[:2], *args[3:7])),
     "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
     "frequency_table_encode": table_args(),

@@ -49,7 +49,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "InputError: dense_below is a number of elements, 0 or more, not -1",
     ),
     "seed": ({"seed": 0.5}, "InputError: seed is a whole number, not 0.5"),
-    "select_per": ({"select_per": "layer"}, "InputError: select_per is 'parameter' or 'bucket', not 'layer'"),
+    "select_per": ({"select_per": "layer"}, "InputError: select_per is 'parameter', 'bucket' or 'model', not 'layer'"),
     "exclude": ({"exclude": ["norm.*", "layer.*"]}, "InputError: exclude='layer.*' matches no parameter; there are la"),
     "exclude, number": ({"exclude": 3}, "InputError: exclude is a list of name patterns or a function of name and par"),
     "exclude, raises": ({"exclude": lambda name, parameter: 1 / 0}, "ZeroDivisionError: division by zero"),

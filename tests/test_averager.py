@@ -123,12 +123,12 @@ def failing_exchange(one: Averager) -> Callable[[], None]:
     return lambda: one.comm.__dict__.pop("all_gather")
 
 
-@pytest.mark.parametrize("by_bucket", [False, True])
-def test_an_error_puts_everything_back(by_bucket: bool) -> None:
+@pytest.mark.parametrize("per", ["parameter", "bucket"])
+def test_an_error_puts_everything_back(per: str) -> None:
     """Also what was set aside because this rank has no gradient for it."""
 
     def fn(comm: Communicator) -> None:
-        one = averager(comm, by_bucket=by_bucket)
+        one = averager(comm, select_per=per)
         train(one, comm, range(2))
         before, x = residuals(one), gradients(comm, 2)
         x["w"][:] = 0
@@ -176,7 +176,7 @@ def test_buffers_that_change_hands_stay_whole() -> None:
     """Engines regroup parameters; a join of before is not what a later join writes to."""
 
     def fn(comm: Communicator) -> None:
-        joined, alone = (averager(comm, "threshold(value=1.5) | values=raw", by_bucket=True) for _ in range(2))
+        joined, alone = (averager(comm, "threshold(value=1.5) | values=raw", select_per="bucket") for _ in range(2))
         for step, groups in enumerate([[["w", "v"]], [["v"], ["w"]], [["w", "v"]], [["v", "w"]], [["w", "v"]]]):
             kept = put_groups(joined, gradients(comm, step), groups)
             expected = put_groups(alone, gradients(comm, step), [["w"], ["v"]])
@@ -189,7 +189,7 @@ def test_small_parameters_between_compressed_ones_take_no_part() -> None:
     """They travel dense and keep nothing; a parameter without a gradient beside them keeps what it has."""
 
     def fn(comm: Communicator) -> None:
-        joined, alone = (averager(comm, "threshold(value=1.5) | values=raw", by_bucket=True) for _ in range(2))
+        joined, alone = (averager(comm, "threshold(value=1.5) | values=raw", select_per="bucket") for _ in range(2))
         for step in range(1, 7):
             for one, groups in ((joined, [["w", "b", "v"]]), (alone, [["w"], ["b"], ["v"]])):
                 x = gradients(comm, step)

@@ -51,7 +51,7 @@ def test_topk_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, isa:
     x = spoiled(large(kind, dtype)) if spoil else large(kind, dtype)
     for k in (1, x.size // 1000, x.size // 100, x.size // 2):
         for threads in (1, 2):
-            assert plain(native.topk(x, k, threads)) == expected_topk(kind, dtype, k, spoil)
+            assert plain(native.topk(x, k, threads=threads)) == expected_topk(kind, dtype, k, spoil)
 
 
 @needs_native

@@ -10,9 +10,10 @@ A step has two phases:
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from . import kernels
 from .comm import Communicator
 from .exchange import Clock, Outcome, Piece, Turn, average_dense
 from .kernels import Array
-from .layout import Buffer, Layout, Segment, Slice, lay_out, norm_of
+from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out
+from .model_select import ModelSelect
 from .schedule import Settings
 from .scheme import Scheme, scheme
 from .sparse import Sparse
@@ -29,21 +31,6 @@ from .states import STATE_VERSION, States, check_state
 
 LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
 ITEM_SIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-
-
-@dataclass
-class Open:
-    """A buffer whose exchange is done, but whose means are not yet written.
-
-    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be.
-    """
-
-    buffer: Buffer
-    layout: Layout
-    outcomes: list[Outcome]
-    dense: list[tuple[Slice, Array]]
-    reduced: bool = False
-    finite: bool = True
 
 
 class Averager:
@@ -57,10 +44,11 @@ class Averager:
         self.was_sparse = False  # the last step
         self._bytes_dense = 0
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
+        self._model = ModelSelect()
         self._open: list[Open] = []
+        self._unsent: list[list[Open]] = []  # until the threshold of all of them is known
         self._sparse: list[tuple[Piece, Outcome]] = []
         self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
-        self._aside: list[tuple[Array, Array]] = []
 
     @property
     def scheme(self) -> Scheme | None:
@@ -117,6 +105,13 @@ class Averager:
             for segment in layout.segments:
                 self._set_aside(segment, numbers, plan)
                 pieces.append(self._piece(segment, numbers, buffer.dtype, plan))
+        if self.settings.select_per != "model":
+            return self._send(opened, pieces, plan)
+        self._model.scan(pieces, plan, self.clock)
+        self._unsent.append(opened)
+        return opened
+
+    def _send(self, opened: list[Open], pieces: list[Piece], plan: Scheme) -> list[Open]:
         outcomes = iter(self._run(pieces, plan))
         for one in opened:
             one.outcomes = [next(outcomes) for _ in one.layout.segments]
@@ -140,6 +135,11 @@ class Averager:
         x = numbers[segment.start : segment.stop]
         return Piece(segment.name, x, (x.size,), dtype, self.states.of(segment, plan.memory.buffers, x.dtype))
 
+    def _pieces(self, opened: Sequence[Open], plan: Scheme) -> Iterator[Piece]:
+        for one in opened:
+            numbers = one.buffer.read()
+            yield from (self._piece(segment, numbers, one.buffer.dtype, plan) for segment in one.layout.segments)
+
     def _set_aside(self, segment: Segment, numbers: Array, plan: Scheme) -> None:
         """Takes the buffers of parameters without a gradient here out of the step, until it ends.
 
@@ -148,10 +148,7 @@ class Averager:
         for item in segment.members if plan.memory.buffers else ():
             x = numbers[item.start : item.stop]
             if not (x[:64].any() or x.any()):
-                for kept in self.states.of(segment, plan.memory.buffers, x.dtype).values():
-                    part = kept[item.start - segment.start : item.stop - segment.start]
-                    self._aside.append((part, part.copy()))
-                    part[:] = 0
+                self.states.set_aside(segment, item, plan.memory.buffers, x.dtype)
 
     def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
         """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
@@ -163,8 +160,8 @@ class Averager:
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:
-            settings = self.settings
-            self._layouts[slices] = lay_out(slices, settings.dense_names, settings.dense_below, settings.by_bucket)
+            settings, by_bucket = self.settings, self.settings.select_per == "bucket"
+            self._layouts[slices] = lay_out(slices, settings.dense_names, settings.dense_below, by_bucket)
         return self._layouts[slices]
 
     # --- phase 2 ---
@@ -172,6 +169,7 @@ class Averager:
     def finish(self) -> bool:
         """Ends the step: buffers are updated if it is finite on all ranks, which is returned, and means written."""
         self._put_clipped()
+        self._send_chosen()
         plan, finite = self.scheme, self._reduce_dense() and all(one.finite for one in self._open)
         outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(last for _, last in self._sparse)]
         finite = finite and all(outcome.finite for outcome in outcomes)
@@ -190,20 +188,26 @@ class Averager:
         if not waiting or self.settings.clip_norm is None:
             return
         self._follow()
-        most = self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)
-        norm = norm_of(waiting)
-        factor = most / norm if most < norm < math.inf else 1.0
-        for part in waiting:
+        for part in clipped(waiting, self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)):
             if isinstance(part, tuple):
-                self._put_sparse(part[0], part[1].like(part[1].indices, part[1].work_values * np.float32(factor)))
+                self._put_sparse(*part)
             else:
-                self._put_buffers([buffer.scaled(factor) for buffer in part] if factor != 1 else part)
+                self._put_buffers(part)
+
+    def _send_chosen(self) -> None:
+        """With one threshold for the model, which only the last bucket tells, everything is sent now."""
+        waiting, plan = self._unsent, self.scheme
+        if plan is not None and waiting:
+            everything = functools.partial(self._pieces, [one for opened in waiting for one in opened], plan)
+            chosen = self._model.choose(everything, plan, self.clock)
+            for opened in waiting:
+                self._send(opened, [replace(one, chosen=chosen[one.name]) for one in self._pieces(opened, plan)], plan)
 
     def abandon(self) -> None:
         """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
-        for kept, aside in self._aside:
-            kept += aside
-        self._aside, self._open, self._sparse, self._unclipped = [], [], [], []
+        self.states.put_back()
+        self._model.clear()
+        self._open, self._sparse, self._unclipped, self._unsent = [], [], [], []
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
@@ -266,12 +270,14 @@ class Averager:
         """Buffers are in the loss's scale, so they change with it (by powers of two: exactly)."""
         if scale != self.scale:
             self.states.multiply(scale / self.scale)
+            self._model.multiply(scale / self.scale)
             self.scale = scale
 
     def stats(self) -> dict[str, Any]:
         """Totals: steps, bytes handed to and got from the engine, bytes of dense steps, seconds by stage."""
         return {
             "steps": self.step,
+            "select_per": self.settings.select_per,
             "bytes_sent": self.comm.bytes_sent,
             "bytes_received": self.comm.bytes_received,
             "bytes_dense": self._bytes_dense,
@@ -289,6 +295,7 @@ class Averager:
             "world_size": self.comm.size,
             "buffers": self.states.saved(),
             "means": self.states.saved_means(),
+            "model": self._model.saved(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -297,4 +304,5 @@ class Averager:
         scale = self.scale
         self.states.load(state["buffers"], state.get("means", {}))
         self.step, self.scale = int(state["step"]), float(state["scale"])
+        self._model.load(state.get("model", {}))
         self.rescale(scale)

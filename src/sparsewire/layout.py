@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .errors import InputError
+from .exchange import Outcome
 from .kernels import Array
 from .sparse import Sparse, work_dtype
 
@@ -104,6 +105,21 @@ class Layout:
             numbers[item.start : item.stop] = 0
 
 
+@dataclass
+class Open:
+    """A buffer whose means are not yet written.
+
+    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be.
+    """
+
+    buffer: Buffer
+    layout: Layout
+    outcomes: list[Outcome]
+    dense: list[tuple[Slice, Array]]
+    reduced: bool = False
+    finite: bool = True
+
+
 def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: int, by_bucket: bool) -> Layout:
     """`dense_names` are excluded; what has fewer than `dense_below` elements is dense as well."""
     dense = [item for item in slices if item.name in dense_names or item.size < dense_below]
@@ -119,8 +135,22 @@ def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: i
     return Layout(tuple(Segment(some) for some in members if some), tuple(dense))
 
 
-def norm_of(parts: Sequence[Sequence[Buffer] | tuple[str, Sparse]]) -> float:
-    """The norm of gradients together, dense and sparse."""
+Part = Sequence[Buffer] | tuple[str, Sparse]
+
+
+def clipped(parts: Sequence[Part], most: float) -> list[Part]:
+    """Gradients, dense and sparse, whose norm together is at most `most`; those that are not finite stay as they are."""
+    norm = _norm(parts)
+    return [_scaled(part, most / norm) for part in parts] if most < norm < math.inf else list(parts)
+
+
+def _scaled(part: Part, factor: float) -> Part:
+    if isinstance(part, tuple):
+        return part[0], part[1].like(part[1].indices, part[1].work_values * np.float32(factor))
+    return [buffer.scaled(factor) for buffer in part]
+
+
+def _norm(parts: Sequence[Part]) -> float:
     arrays = (
         array
         for part in parts

@@ -31,6 +31,7 @@ class Piece:
     shape: tuple[int, ...]
     dtype: str
     state: State = field(default_factory=dict)
+    chosen: tuple[Array, Array] | None = None  # (indices, values), where the selection has been made already
 
     def select(self, scheme: Scheme, ctx: Context) -> Selection:
         """What is offered to the other ranks."""
@@ -67,8 +68,8 @@ class Piece:
     def _select_elements(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         memory, state = scheme.memory, self._state(scheme)
         if state is None:
-            return Selection(*scheme.select.choose(x, ctx), x.__getitem__, self.shape)
-        picked = memory.pick(scheme.select, state, x, ctx)
+            return Selection(*(self.chosen or scheme.select.choose(x, ctx)), x.__getitem__, self.shape)
+        picked = self.chosen or memory.pick(scheme.select, state, x, ctx)
         return Selection(*picked, lambda at: memory.total(_gathered(state, at, 1), x[at]).copy(), self.shape)
 
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .errors import SchemeError
+from .errors import InputError, SchemeError
 from .scheme import Scheme
 
 Ratios = Callable[[int], float | None] | Sequence[tuple[int, float]]
@@ -104,7 +104,7 @@ class Settings:
     schedule: SchemeSchedule
     dense_names: frozenset[str] = frozenset()
     dense_below: int = 1024
-    by_bucket: bool = False
+    select_per: str = "parameter"  # or "bucket", "model"
     seed: int = 0
     on_step: Callable[[dict[str, Any]], None] | None = None
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
@@ -112,9 +112,25 @@ class Settings:
 
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
 
+    def __post_init__(self) -> None:
+        if self.select_per not in ("parameter", "bucket", "model"):
+            raise InputError(f"select_per is 'parameter', 'bucket' or 'model', not {self.select_per!r}")
+        if self.select_per == "model":
+            _check_comparable(self.schedule.scheme)
+
     def is_sparse(self, name: str, size: int) -> bool:
         """Whether a parameter travels sparse, once the warm-up is over."""
         return name not in self.dense_names and size >= self.dense_below
+
+
+def _check_comparable(scheme: Scheme) -> None:
+    """Whether the tensors of a model can compete for one selection."""
+    if not scheme.select.largest_of(1):
+        raise SchemeError(f"select_per='model' takes the largest of all: write topk(ratio=…) or topk(k=…), 1 or more, "
+                          f"instead of {scheme.select}, or leave select_per out")  # fmt: skip
+    if not scheme.transform.is_identity:
+        raise SchemeError(f"select_per='model' compares elements of the gradient: leave transform={scheme.transform} "
+                          "out, or select_per")  # fmt: skip
 
 
 def is_whole(value: Any) -> bool:

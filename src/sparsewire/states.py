@@ -15,7 +15,7 @@ import numpy as np
 from .contract import Memory, State
 from .errors import InputError
 from .kernels import Array, all_finite
-from .layout import Segment
+from .layout import Segment, Slice
 from .sparse import Sparse, work_dtype
 
 STATE_VERSION = 2
@@ -39,6 +39,7 @@ class States:
         self.rows: dict[str, Rows] = {}
         self.means: dict[str, tuple[Array, Array]] = {}  # of the step before, sparse; the same on every rank
         self._joined: dict[tuple[Segment, str], Array] = {}
+        self._aside: list[tuple[Array, Array]] = []
 
     def of(self, segment: Segment, buffers: Iterable[str], dtype: np.dtype[np.floating]) -> State:
         """The segment's buffers. In place: what is written there is kept."""
@@ -75,6 +76,21 @@ class States:
             mine[buffer] = view
         self._joined = {key: array for key, array in self._joined.items() if self._current(*key, array)}
         return joined
+
+    def set_aside(
+        self, segment: Segment, item: Slice, buffers: Iterable[str], dtype: np.dtype[np.floating]
+    ) -> None:  # fmt: skip
+        """Takes the buffers of one of the segment's parameters away, until `put_back`."""
+        for kept in self.of(segment, buffers, dtype).values():
+            part = kept[item.start - segment.start : item.stop - segment.start]
+            self._aside.append((part, part.copy()))
+            part[:] = 0
+
+    def put_back(self) -> None:
+        """What was set aside is added to what has come in its place."""
+        for kept, aside in self._aside:
+            kept += aside
+        self._aside = []
 
     def multiply(self, factor: float) -> None:
         """All buffers, in place; zeros are left alone, so that pages which were never touched stay so."""

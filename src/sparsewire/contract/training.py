@@ -60,6 +60,10 @@ class Select(Codec):
         """`pick` of a compensated gradient, whose terms stay as they are; one pass where a kernel offers it."""
         return self.choose(terms.total(x), ctx)
 
+    def largest_of(self, numel: int) -> int | None:
+        """How many of `numel` entries it takes, if it takes the largest, exactly; None if it has another rule."""
+        return None
+
     def choose(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         """`pick` in memory of its own: x is written to while the selection is still needed."""
         indices, values = (

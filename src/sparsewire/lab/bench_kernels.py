@@ -111,7 +111,7 @@ def _floors(data: Data) -> Iterator[Case]:
     yield Case(READ, lambda: read(data.x))
     yield Case(MEMSET, lambda: out.fill(0), floor=MEMSET)
     yield Case(READ_1M, lambda: read(small), floor=READ_1M)
-    yield Case("topk, d = 1M", lambda: kernels.topk(small, count, data.threads), READ_1M, 2.5)
+    yield Case("topk, d = 1M", lambda: kernels.topk(small, count, threads=data.threads), READ_1M, 2.5)
 
 
 def _dense(data: Data) -> Iterator[Case]:
@@ -120,7 +120,7 @@ def _dense(data: Data) -> Iterator[Case]:
     bits = np.dtype(np.uint32)
     out = np.empty_like(x)
     parts = [_peer(data, seed) for seed in range(PEERS)]
-    yield Case("topk", lambda: kernels.topk(x, k, threads), target=1.6, versus_torch=25)
+    yield Case("topk", lambda: kernels.topk(x, k, threads=threads), target=1.6, versus_torch=25)
     yield Case("threshold", lambda: kernels.threshold(x, edge, threads))
     yield Case("all_finite", lambda: kernels.all_finite(x, threads))
     yield Case("NumPy partition", lambda: np.partition(np.abs(x).view(bits), x.size - k), slow=True)

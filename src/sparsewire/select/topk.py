@@ -51,6 +51,9 @@ class TopK(Counted):
             return kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype), threads=kernels.threads)
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)
 
+    def largest_of(self, numel: int) -> int | None:
+        return self.count(numel)
+
     def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> tuple[Array, Array]:
         if self.k == 0:
             return super().pick_sum(terms, x, ctx)

@@ -51,7 +51,7 @@ def _values(settings: Settings) -> dict[str, Any]:
         "scheme": str(settings.schedule.scheme),
         "warmup_steps": int(settings.schedule.warmup_steps),
         "dense_below": settings.dense_below,
-        "select_per": "bucket" if settings.by_bucket else "parameter",
+        "select_per": settings.select_per,
         "seed": settings.seed,
         "scaler": settings.scale is not None,
         "optimizer": settings.momenta is not None,

@@ -38,7 +38,8 @@ def attach(
 
     model: wrapped in DistributedDataParallel; torch.compile or Lightning Fabric may be around that.
     scheme: string, dict or `Scheme`, e.g. "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual".
-    select_per: "parameter", or "bucket" to let parameters in one DDP bucket compete for the selection.
+    select_per: "parameter", or "bucket" to let parameters in one DDP bucket compete for the selection, or "model" for
+        one threshold over all of them (with topk); the exchange then waits for the last bucket.
     dense_below, exclude: parameters smaller than this, or whose name matches a pattern (or for which a function of
         name and parameter is true), travel dense, all in one all_reduce.
     warmup_steps: dense steps at the beginning. ratio_schedule: a function of the step after them, or (until, ratio)

@@ -58,8 +58,6 @@ def read_settings(
     timeout: float | None,
     clip_norm: float | None,
 ) -> Settings:
-    if select_per not in ("parameter", "bucket"):
-        raise InputError(f"select_per is 'parameter' or 'bucket', not {select_per!r}")
     if not is_whole(dense_below) or dense_below < 0:
         raise InputError(f"dense_below is a number of elements, 0 or more, not {dense_below!r}")
     if not is_whole(seed):
@@ -75,8 +73,7 @@ def read_settings(
     schedule = SchemeSchedule(_usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
     names = _excluded(named, exclude)
     scale = None if scaler is None else scaler.get_scale
-    by_bucket = select_per == "bucket"
-    return Settings(schedule, names, int(dense_below), by_bucket, int(seed), on_step, scale, clip_norm=clip_norm)
+    return Settings(schedule, names, int(dense_below), select_per, int(seed), on_step, scale, clip_norm=clip_norm)
 
 
 def is_positive(timeout: Any) -> bool:

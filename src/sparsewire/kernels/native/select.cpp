@@ -174,26 +174,59 @@ nb::object choose(const Dense<T>& dense, size_t k) {
   return out.release();
 }
 
-template <class T>
-nb::object topk_of(const Dense<T>& dense, int64_t k) {
-  if (k < 0 || static_cast<size_t>(k) > dense.size)
-    throw std::invalid_argument("k must lie in 0…" + std::to_string(dense.size) + ", not " + std::to_string(k));
-  return fits_int32(dense.size) ? choose<T, int32_t>(dense, k) : choose<T, int64_t>(dense, k);
+// The k largest of those above the floor, or all of them; listed at once unless they are far more than k.
+template <class T, class Index>
+nb::object choose_above(const Dense<T>& dense, size_t k, Bits<T> floor) {
+  std::optional<Chosen<T, Index>> out;
+  {
+    nb::gil_scoped_release release;
+    const Hits<T> hits = collect(dense, floor, 2 * k + kSmall);
+    out.emplace(hits.complete ? std::min(k, hits.size) : k);
+    if (!hits.complete) {
+      take_topk(dense, k, *out);
+    } else if (hits.size <= k) {
+      take_all(hits, {floor, 0}, *out);
+    } else if (k > 0) {
+      T* rest = workspace<T>().rest.take(hits.size + kVector);
+      const Range<T> range{static_cast<Bits<T>>(floor + 1), kMaxBits<T>, k};
+      take_all(hits, select_within(rest, keep_hits(hits, range.low, range.high, rest), range), *out);
+    }
+  }
+  return out->release();
+}
+
+template <class T, class Index>
+nb::object choose_from(const Dense<T>& dense, size_t k, Bits<T> floor) {
+  return floor < 0 ? choose<T, Index>(dense, k) : choose_above<T, Index>(dense, k, floor);
 }
 
 template <class T>
-nb::object topk(const In<T>& x, int64_t k, int threads) {
-  return topk_of(Dense<T>{x.data(), x.size(), threads}, k);
+Bits<T> floor_of(int64_t edge) {
+  require(edge >= 0 && edge <= kInfinity<T>, "an edge is the bits of no magnitude");
+  return static_cast<Bits<T>>(edge) - 1;
+}
+
+template <class T>
+nb::object topk_of(const Dense<T>& dense, int64_t k, int64_t edge) {
+  const Bits<T> floor = floor_of<T>(edge);
+  if (k < 0 || static_cast<size_t>(k) > dense.size)
+    throw std::invalid_argument("k must lie in 0…" + std::to_string(dense.size) + ", not " + std::to_string(k));
+  return fits_int32(dense.size) ? choose_from<T, int32_t>(dense, k, floor) : choose_from<T, int64_t>(dense, k, floor);
+}
+
+template <class T>
+nb::object topk(const In<T>& x, int64_t k, int64_t edge, int threads) {
+  return topk_of(Dense<T>{x.data(), x.size(), threads}, k, edge);
 }
 
 template <class T>
 nb::object topk_sum(const In<T>& residual, const In<T>& x, int64_t k, double decay, std::optional<In<T>> velocity,
-                    double momentum, bool nesterov, int threads) {
+                    double momentum, bool nesterov, int64_t edge, int threads) {
   require(residual.size() == x.size(), "the residual and x differ in size");
   require(!velocity || velocity->size() == x.size(), "the velocity and x differ in size");
   const Terms<T> terms{residual.data(), velocity ? velocity->data() : nullptr, static_cast<T>(decay),
                        static_cast<T>(momentum), nesterov};
-  return topk_of(Dense<T>{x.data(), x.size(), threads, terms}, k);
+  return topk_of(Dense<T>{x.data(), x.size(), threads, terms}, k, edge);
 }
 
 template <class T>
@@ -233,9 +266,8 @@ nb::object threshold_of(const Dense<T>& dense, Bits<T> floor) {
 
 template <class T>
 nb::object threshold(const In<T>& x, int64_t edge, int threads) {
-  require(edge >= 0 && edge <= kInfinity<T>, "an edge is the bits of no magnitude");
   const Dense<T> dense{x.data(), x.size(), threads};
-  const Bits<T> floor = static_cast<Bits<T>>(edge) - 1;
+  const Bits<T> floor = floor_of<T>(edge);
   return fits_int32(dense.size) ? threshold_of<T, int32_t>(dense, floor) : threshold_of<T, int64_t>(dense, floor);
 }
 
@@ -248,9 +280,10 @@ uint64_t read(const In<T>& x) {
 template <class T>
 void bind(nb::module_& m) {
   using nb::arg;
-  m.def("topk", &topk<T>, arg("x").noconvert(), arg("k"), arg("threads") = 1);
+  m.def("topk", &topk<T>, arg("x").noconvert(), arg("k"), arg("edge") = 0, arg("threads") = 1);
   m.def("topk_sum", &topk_sum<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("decay") = 1.0,
-        arg("velocity").noconvert() = nb::none(), arg("momentum") = 0.0, arg("nesterov") = false, arg("threads") = 1);
+        arg("velocity").noconvert() = nb::none(), arg("momentum") = 0.0, arg("nesterov") = false, arg("edge") = 0,
+        arg("threads") = 1);
   m.def("compensate", &compensate<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("decay") = 1.0,
         arg("velocity").noconvert() = nb::none(), arg("momentum") = 0.0, arg("nesterov") = false);
   m.def("threshold", &threshold<T>, arg("x").noconvert(), arg("edge"), arg("threads") = 1);

@@ -16,23 +16,28 @@ def magnitude_bits(x: Array) -> Array:
     return x.view(unsigned) & unsigned.type(2 ** (8 * x.dtype.itemsize - 1) - 1)
 
 
-def topk(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
-    """The k entries of largest magnitude, ties to the lowest index: (indices ascending, values)."""
+def topk(x: Array, k: int, edge: int = 0, threads: int = 1) -> tuple[Array, Array]:
+    """The k entries of largest magnitude, ties to the lowest index: (indices ascending, values).
+
+    With an edge, those of them whose `magnitude_bits` reach it.
+    """
+    _check_edge(edge, x.dtype)
     if not 0 <= k <= x.size:
         raise ValueError(f"k must lie in 0…{x.size}, not {k}")
     if k == 0:
         return np.empty(0, index_dtype(x.size)), np.empty(0, x.dtype)
     bits = magnitude_bits(x)
-    edge = np.partition(bits, x.size - k)[x.size - k]
-    chosen = bits > edge
-    ties = np.flatnonzero(bits == edge)[: k - np.count_nonzero(chosen)]
+    least = np.partition(bits, x.size - k)[x.size - k]
+    chosen = bits > least
+    ties = np.flatnonzero(bits == least)[: k - np.count_nonzero(chosen)]
     chosen[ties] = True
+    chosen &= bits >= bits.dtype.type(edge)
     return _gather(x, np.flatnonzero(chosen))
 
 
 def topk_sum(
     residual: Array, x: Array, k: int, decay: float = 1.0, velocity: Array | None = None, momentum: float = 0.0,
-    nesterov: bool = False, threads: int = 1,
+    nesterov: bool = False, edge: int = 0, threads: int = 1,
 ) -> tuple[Array, Array]:  # fmt: skip
     """`topk` of the compensated gradient, which is not written out; the arrays stay as they are.
 
@@ -41,7 +46,7 @@ def topk_sum(
     """
     kept, moved = residual.copy(), None if velocity is None else velocity.copy()
     compensate(kept, x, decay, moved, momentum, nesterov)
-    return topk(kept, k)
+    return topk(kept, k, edge)
 
 
 def compensate(
@@ -86,10 +91,14 @@ def threshold(x: Array, edge: int, threads: int = 1) -> tuple[Array, Array]:
 
     A number as an edge is `magnitude_edge`: floats would lose those that the processor takes for zero.
     """
-    if not 0 <= edge <= magnitude_edge(np.inf, x.dtype):
-        raise ValueError("an edge is the bits of no magnitude")
+    _check_edge(edge, x.dtype)
     bits = magnitude_bits(x)
     return _gather(x, np.flatnonzero(bits >= bits.dtype.type(edge)))
+
+
+def _check_edge(edge: int, dtype: np.dtype[np.floating]) -> None:
+    if not 0 <= edge <= magnitude_edge(np.inf, dtype):
+        raise ValueError("an edge is the bits of no magnitude")
 
 
 def all_finite(x: Array, threads: int = 1) -> bool:

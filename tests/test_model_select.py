@@ -1,0 +1,406 @@
+"""`select_per="model"`: the K largest of all tensors together, whatever was known about them beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import BACKENDS, EXCHANGES, KINDS, MEMORIES, PAIRS, make, same_bits, using
+from test_averager import NAMES, all_same, averager, gradients, put_groups, residuals, train
+
+import sparsewire as sw
+from sparsewire.averager import Averager
+from sparsewire.comm import Communicator, run_ranks
+from sparsewire.errors import InputError, SchemeError
+from sparsewire.exchange import Clock, Piece
+from sparsewire.model_select import Candidates, ModelSelect
+from sparsewire.schedule import SchemeSchedule, Settings
+
+Arrays = dict[str, np.ndarray]
+RAW = "topk(5%) | values=raw"
+
+
+# --- what is selected ---
+
+
+def brute_force(arrays: Arrays, count: int) -> dict[str, np.ndarray]:
+    """Each tensor's places among the `count` largest of all, ties to the lowest place in the order of names."""
+    names = sorted(arrays)
+    together = np.concatenate([arrays[name] for name in names])
+    order = np.argsort(~sw.kernels.magnitude_bits(together), kind="stable")
+    chosen, start = np.sort(order[:count]), 0
+    places = {}
+    for name in names:
+        stop = start + arrays[name].size
+        places[name] = chosen[(chosen >= start) & (chosen < stop)] - start
+        start = stop
+    return places
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Arrays:
+    """Tensors of all sizes, kinds and scales, in any order; some empty, some with NaN and infinities."""
+    kind = draw(st.sampled_from(["float32", "float64", "mixed"]))
+    arrays: Arrays = {}
+    for name in draw(st.permutations("badc"))[: draw(st.integers(1, 4))]:
+        dtype = draw(st.sampled_from(["float32", "float64"])) if kind == "mixed" else kind
+        size = draw(st.sampled_from([0, 1, 7, 64, 300, 5003]))
+        scale = draw(st.sampled_from([1.0, 1.0, 1e-6, 1e4]))
+        x = make(draw(st.sampled_from(KINDS)), size, dtype, draw(st.integers(0, 99))) * np.dtype(dtype).type(scale)
+        if size and draw(st.integers(0, 3)) == 0:
+            x[np.random.default_rng(size).integers(0, size, 3)] = np.array([np.nan, np.inf, -np.inf], dtype)
+        arrays[name] = x
+    return arrays
+
+
+COUNTS = ["topk(1%)", "topk(30%)", "topk(k=1)", "topk(k=64)", "topk(100%)"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_selection_is_that_of_a_sort_whatever_the_edge(backend: str) -> None:
+    @settings(max_examples=150)
+    @given(models(), st.sampled_from(COUNTS), st.data())
+    def law(arrays: Arrays, select: str, data: st.DataObject) -> None:
+        plan, total = sw.scheme(f"{select} | memory=none"), sum(x.size for x in arrays.values())
+        count = plan.select.largest_of(total)
+        expected = brute_force(arrays, count)
+        model = ModelSelect()
+        own = [float(m) for x in arrays.values() for m in np.abs(x[:9]) if np.isfinite(m)]
+        model.threshold = data.draw(st.sampled_from([0.0, 1e-40, 1.0, 1e30, *own]))
+        model.size = data.draw(st.sampled_from([0, 1, total // 2, total, 9 * total]))
+        pieces = [Piece(name, x, x.shape, x.dtype.name) for name, x in arrays.items()]
+        for piece in pieces:
+            model.scan([piece], plan, Clock())
+        chosen = model.choose(lambda: pieces, plan, Clock())
+        for name, x in arrays.items():
+            assert chosen[name][0].tolist() == expected[name].tolist()
+            assert same_bits(chosen[name][1], x[expected[name]])
+        assert model.size == total and np.isfinite(model.threshold)
+
+    with using(backend):
+        law()
+
+
+@settings(max_examples=50)
+@given(models(), st.integers(1, 500), st.floats(0, 2, allow_subnormal=False))
+def test_candidates_take_the_room_of_three_times_what_is_chosen(arrays: Arrays, most: int, low: float) -> None:
+    found, seen = Candidates(most, low), []
+    for name, x in arrays.items():
+        found.scan(Piece(name, x, x.shape, x.dtype.name), sw.scheme("topk | memory=none"))
+        seen.append(sum(indices.size for indices, _ in found.entries.values()))
+    assert max(seen) <= 2 * most and found.size == seen[-1]
+
+
+# --- training ---
+
+
+def compete(comm: Communicator, scheme: str = RAW, warmup: int = 0, **settings: Any) -> Averager:
+    return averager(comm, scheme, warmup, select_per="model", **settings)
+
+
+def compensated(one: Averager, x: Arrays) -> Arrays:
+    """What the selection sees of the parameters that travel sparse."""
+    memory = one.settings.schedule.scheme.memory
+    zeros = {name: {buffer: np.zeros_like(x[name]) for buffer in memory.buffers} for name in x}
+    return {
+        name: memory.total(one.states.by_name.get(name, zeros[name]), x[name]).copy()
+        for name in x
+        if one.settings.is_sparse(name, x[name].size)
+    }
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_each_rank_sends_the_largest_of_what_it_owes(memory: str) -> None:
+    def fn(comm: Communicator) -> None:
+        one = compete(comm, f"topk(5%) | values=raw | memory={memory}")
+        for step in range(6):
+            x = gradients(comm, step)
+            x["v"] *= np.float32(0.01 if step % 2 else 3)
+            total = compensated(one, x)
+            expected = {name: np.zeros_like(owed) for name, owed in total.items()}
+            for name, at in brute_force(total, 25).items():
+                expected[name][at] = total[name][at]
+            sent = spy(one)
+            one.put(x)
+            assert not sent  # everything waits for the last bucket
+            assert one.finish()
+            for name in expected:
+                assert same_bits(sent[name].flat(), expected[name])
+
+    run_ranks(2, fn)
+
+
+def spy(one: Averager) -> dict[str, sw.Sparse]:
+    """What the averager's exchanges send from now on."""
+    sent: dict[str, sw.Sparse] = {}
+    run = type(one)._run
+
+    def watched(pieces: list[Piece], plan: Any) -> Any:
+        outcomes = run(one, pieces, plan)
+        sent.update({piece.name: outcome.sent for piece, outcome in zip(pieces, outcomes, strict=True)})
+        return outcomes
+
+    one._run = watched  # type: ignore[method-assign]
+    return sent
+
+
+def forgetting(one: Averager, x: Arrays) -> list[np.ndarray]:
+    """A step without an edge."""
+    one._model.load({})
+    one.put(x)
+    assert one.finish()
+    return list(x.values())
+
+
+@pytest.mark.parametrize("memory", ["residual", "dgc", "none"])
+def test_the_edge_saves_the_second_pass_and_changes_nothing(memory: str) -> None:
+    scheme = f"topk(5%) | values=qsgd(5) | memory={memory}"
+
+    def fn(comm: Communicator) -> None:
+        one, other = compete(comm, scheme), compete(comm, scheme)
+        again = []
+        for step in range(6):
+            before = one.clock.seconds.get("select again")
+            means = train(one, comm, range(step, step + 1))
+            again.append(one.clock.seconds.get("select again") != before)
+            assert all_same(means, forgetting(other, gradients(comm, step)))
+        assert again[0] and not all(again[2:])
+        assert all(same_bits(kept, residuals(other)[name]) for name, kept in residuals(one).items())
+
+    run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("groups", [[["w", "v", "b"]], [["v"], ["b", "w"]], [["b"], ["v"], ["w"]]])
+def test_how_parameters_are_bundled_does_not_matter(groups: list[list[str]]) -> None:
+    def fn(comm: Communicator) -> None:
+        one, other = compete(comm), compete(comm)
+        for step in range(4):
+            train(one, comm, range(step, step + 1))
+            kept = put_groups(other, gradients(comm, step), groups)
+            assert all(same_bits(kept[name], mine) for name, mine in residuals(one).items())
+
+    run_ranks(2, fn)
+
+
+def scaled_training(comm: Communicator, steps: int, **settings: Any) -> tuple[Averager, Averager]:
+    scale = [1.0]
+    plain, scaled = compete(comm, **settings), compete(comm, scale=lambda: scale[0], **settings)
+    for step in range(steps):
+        scale[0] = 2.0 ** (10 * step)
+        train(plain, comm, range(step, step + 1))
+        train(scaled, comm, range(step, step + 1), scale[0])
+    return plain, scaled
+
+
+def test_the_edge_follows_the_losss_scale() -> None:
+    def fn(comm: Communicator) -> None:
+        plain, scaled = scaled_training(comm, 4)
+        factor = scaled.scale
+        assert scaled._model.threshold == plain._model.threshold * factor > 0
+        for name, kept in residuals(plain).items():
+            assert same_bits(residuals(scaled)[name], kept * np.float32(factor))
+        other = compete(comm)
+        other.load_state_dict(scaled.state_dict())
+        assert other._model.saved() == plain._model.saved()
+
+    run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_a_resumed_training_equals_one_that_never_stopped(warmup: int) -> None:
+    def fn(comm: Communicator) -> None:
+        whole, first, second = (compete(comm, warmup=warmup) for _ in range(3))
+        expected = train(whole, comm, range(8))
+        train(first, comm, range(5))
+        second.load_state_dict(first.state_dict())
+        assert second._model.saved() == first._model.saved()
+        assert all_same(train(second, comm, range(5, 8)), expected[5 * len(NAMES) :])
+        assert second.state_dict()["model"] == whole.state_dict()["model"]
+
+    run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
+def test_a_threshold_that_is_none_is_not_gone_by(bad: float) -> None:
+    def fn(comm: Communicator) -> None:
+        one, other = compete(comm), compete(comm)
+        train(one, comm, range(2))
+        state = one.state_dict()
+        other.load_state_dict({**state, "model": {"threshold": bad, "size": 1}})
+        assert all_same(train(other, comm, range(2, 4)), train(one, comm, range(2, 4)))
+
+    run_ranks(1, fn)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_spoiled_step_is_seen_by_all_and_leaves_everything_as_it_was(value: float) -> None:
+    def fn(comm: Communicator) -> None:
+        one, other = compete(comm), compete(comm)
+        train(one, comm, range(3))
+        train(other, comm, range(3))
+        before, x = residuals(one), gradients(comm, 3)
+        if comm.rank == 1:
+            x["w"][:] = value
+            x["v"][7] = value
+        one.put(x)
+        assert not one.finish()
+        assert not all(np.isfinite(mean).all() for mean in x.values())
+        assert all(same_bits(kept, before[name]) for name, kept in residuals(one).items())
+        assert all_same(train(one, comm, range(4, 6)), train(other, comm, range(4, 6)))
+
+    run_ranks(2, fn)
+
+
+def test_an_error_while_it_is_sent_puts_everything_back() -> None:
+    def fn(comm: Communicator) -> None:
+        one, other = compete(comm), compete(comm)
+        train(one, comm, range(2))
+        train(other, comm, range(2))
+        x = gradients(comm, 2)
+        x["w"][:] = 0
+        one._run = lambda pieces, plan: [][1]  # type: ignore[method-assign]
+        one.put(x)
+        with pytest.raises(IndexError):
+            one.finish()
+        one.abandon()
+        del one._run
+        assert all(same_bits(kept, residuals(other)[name]) for name, kept in residuals(one).items())
+        assert all_same(train(one, comm, range(2, 4)), train(other, comm, range(2, 4)))
+
+    run_ranks(1, fn)
+
+
+def test_parameters_without_a_gradient_and_sparse_ones_take_no_part() -> None:
+    def fn(comm: Communicator) -> None:
+        one = compete(comm, "topk(k=30) | values=raw")
+        for step in range(4):
+            x = gradients(comm, step)
+            x["w"][:] *= step % 2 == 0
+            total = compensated(one, x)
+            before = residuals(one)
+            if step % 2:
+                total["w"][:] = 0
+            table = sw.Sparse(np.array([1, 3]), make("normal", 8, "float32", step), (5, 4), width=4)
+            sent = spy(one)
+            one.put({**x, "table": table})
+            assert one.finish()
+            assert sent["table"].count == 2
+            assert {name: sent[name].indices.tolist() for name in total} == {
+                name: at.tolist() for name, at in brute_force(total, 30).items()
+            }
+            if step % 2:
+                assert sent["w"].count == 0 and same_bits(residuals(one)["w"], before["w"])
+
+    run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("settings", [{"clip_norm": 1.0}, {"warmup": 2}, {"dense_names": frozenset({"v"})}])
+def test_it_goes_with_the_other_settings(settings: dict[str, Any]) -> None:
+    """A model of one tensor selects as ever."""
+
+    def fn(comm: Communicator) -> None:
+        one, other = (averager(comm, RAW, select_per=per, **settings) for per in ("model", "parameter"))
+        for step in range(5):
+            means = []
+            for each in (one, other):
+                x = {name: g for name, g in gradients(comm, step).items() if name != "w"}
+                each.put(x)
+                assert each.finish()
+                means.append(list(x.values()))
+            assert all_same(*means)
+
+    run_ranks(2, fn)
+
+
+def test_another_ratio_in_every_step() -> None:
+    def fn(comm: Communicator) -> None:
+        ratios = [0.1, 0.01, 0.5, 1.0, 0.002, 0.3]
+        schedule = SchemeSchedule(sw.scheme("topk(5%) | values=raw"), 0, ratios.__getitem__)
+        one = Averager(comm, Settings(schedule, dense_below=10, select_per="model"))
+        for step, ratio in enumerate(ratios):
+            sent = spy(one)
+            train(one, comm, range(step, step + 1))
+            assert sum(part.count for part in sent.values()) == max(1, round(ratio * 500))
+
+    run_ranks(2, fn)
+
+
+def test_tensors_of_several_dtypes_compete() -> None:
+    def fn(comm: Communicator) -> None:
+        one = compete(comm, "topk(k=3) | values=raw | memory=none")
+        for step in range(3):
+            x = {"a": np.zeros(20, np.float32), "b": np.zeros(20), "c": np.zeros(20, np.float32)}
+            x["a"][3], x["b"][4], x["c"][[5, 9]] = 1.5 + step, -1.5 - step, (1.5 + step, 1.25)
+            sent = spy(one)
+            one.put(x, {"a": "float32", "b": "float64", "c": "bfloat16"})
+            assert one.finish()
+            assert {name: part.indices.tolist() for name, part in sent.items()} == {"a": [3], "b": [4], "c": [5]}
+
+    run_ranks(2, fn)
+
+
+# --- what is sent ---
+
+
+@pytest.mark.parametrize(("indices", "values"), PAIRS)
+def test_a_tensor_may_have_no_entries(indices: str, values: str) -> None:
+    scheme = f"topk(k=2) | indices={indices} | values={values}"
+
+    def fn(comm: Communicator) -> None:
+        one = compete(comm, scheme)
+        x = {"a": np.zeros(500, np.float32), "b": np.full(400, 0.01, np.float32)}
+        x["a"][[7, 9]] = 5 + comm.rank, -5
+        sent = spy(one)
+        one.put(x)
+        assert one.finish() and sent["a"].count >= 2
+        assert sent["b"].count == 0 and not x["b"].any() and (residuals(one)["b"] == np.float32(0.01)).all()
+
+    run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_every_exchange_takes_a_selection_that_was_made_before(exchange: str) -> None:
+    def fn(comm: Communicator) -> None:
+        one = compete(comm, f"topk(k=9) | values=raw | exchange={exchange}")
+        owed = {name: np.zeros(size) for name, size in NAMES.items() if name != "b"}
+        for step in range(4):
+            x = gradients(comm, step)
+            given = {name: comm.all_reduce(x[name]) for name in owed}
+            one.put(x)
+            assert one.finish()
+            for name in owed:
+                owed[name] += given[name] - comm.size * x[name]
+        for name, left in owed.items():
+            np.testing.assert_allclose(comm.all_reduce(residuals(one)[name]), left, atol=1e-4)
+
+    run_ranks(3, fn)
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("scheme", "error"),
+    [
+        ("randomk(1%)", r"write topk\(ratio=…\) or topk\(k=…\), 1 or more, instead of randomk"),
+        ("threshold(ratio=1%)", "instead of threshold"),
+        ("nonzero", "instead of nonzero"),
+        ("topk(k=0)", "1 or more, instead of topk"),
+        ("topk(1%) | transform=rows(width=4)", r"leave transform=rows\(width=4\) out, or select_per"),
+    ],
+)
+def test_a_scheme_without_a_common_measure_is_refused(scheme: str, error: str) -> None:
+    with pytest.raises(SchemeError, match=error):
+        Settings(SchemeSchedule(sw.scheme(scheme)), select_per="model")
+
+
+def test_a_selection_per_anything_else_is_refused() -> None:
+    with pytest.raises(InputError, match="select_per is 'parameter', 'bucket' or 'model', not 'layer'"):
+        Settings(SchemeSchedule(sw.scheme("topk")), select_per="layer")
+
+
+def test_stats_tell_how_it_is_selected() -> None:
+    assert run_ranks(1, lambda comm: compete(comm).stats()["select_per"]) == ["model"]
