@@ -50,6 +50,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "seed": ({"seed": 0.5}, "InputError: seed is a whole number, not 0.5"),
     "select_per": ({"select_per": "layer"}, "InputError: select_per is 'parameter', 'bucket' or 'model', not 'layer'"),
+    "one threshold": (
+        {"select_per": "model", "scheme": "randomk(1%)"},
+        "SchemeError: select_per='model' takes the largest of all: write topk(ratio=…) or topk(k=…), 1 or more,",
+    ),
     "exclude": ({"exclude": ["norm.*", "layer.*"]}, "InputError: exclude='layer.*' matches no parameter; there are la"),
     "exclude, number": ({"exclude": 3}, "InputError: exclude is a list of name patterns or a function of name and par"),
     "exclude, raises": ({"exclude": lambda name, parameter: 1 / 0}, "ZeroDivisionError: division by zero"),

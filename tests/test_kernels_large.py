@@ -71,6 +71,25 @@ def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str, isa: str
 
 @needs_native
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", LARGE)
+def test_an_edge_leaves_out_what_is_below_it(kind: str, dtype: str, isa: str) -> None:
+    """Where fewer than k reach it, some more, and far more."""
+    native.set_isa(isa)
+    x, start = spoiled(large(kind, dtype)), large("normal", dtype)[: large(kind, dtype).size]
+    bits = np.sort(reference.magnitude_bits(start + x))
+    infinity = reference.magnitude_edge(np.inf, x.dtype)
+    k = x.size // 100
+    for rank in (k // 2, k + k // 2, 20 * k):
+        edge = min(int(bits[-rank]), infinity)
+        expected = plain(reference.topk_sum(start, x, k, edge=edge))
+        assert plain(native.topk(start + x, k, edge)) == expected
+        for threads in (1, 2):
+            assert plain(native.topk_sum(start, x, k, edge=edge, threads=threads)) == expected
+
+
+@needs_native
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", LARGE)
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_topk_of_residual_velocity_and_gradient_writes_nothing(kind: str, isa: str, nesterov: bool) -> None:

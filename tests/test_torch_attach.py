@@ -77,7 +77,13 @@ def test_residuals_hold_exactly_what_is_still_owed(ranks: Pool, scheme: str) -> 
     ranks.play("attach.owes_nothing", scheme=scheme)
 
 
-@pytest.mark.parametrize("per", ["parameter", "bucket"])
+def test_one_threshold_keeps_ranks_in_step_and_loses_nothing(ranks: Pool) -> None:
+    fell = ranks.play("attach.stays_in_step", scheme=LOSSY[0], select_per="model")
+    assert max(fell) < 0.5
+    ranks.play("attach.owes_nothing", scheme=LOSSY[0], select_per="model")
+
+
+@pytest.mark.parametrize("per", ["parameter", "bucket", "model"])
 def test_nothing_is_lost_on_parameters_that_are_not_always_used(ranks: Pool, per: str) -> None:
     ranks.play("attach.owes_nothing", scheme="topk(5%) | memory=residual", kind="branches", select_per=per)
 

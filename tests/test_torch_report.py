@@ -40,7 +40,7 @@ def test_a_step_is_one_collective_per_bucket_and_one_for_all_that_is_small(ranks
     assert ranks.play("report.travels_dense_in_one", exclude=["*"], dense_below=0) == [1] * 3
 
 
-@pytest.mark.parametrize("per", ["parameter", "bucket"])
+@pytest.mark.parametrize("per", ["parameter", "bucket", "model"])
 def test_a_steady_step_makes_no_dense_arrays(ranks: Pool, per: str) -> None:
     scheme = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
     for peak, dense, backend in ranks.play("report.allocates", ranks=2, scheme=scheme, select_per=per)[:2]:

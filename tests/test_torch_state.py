@@ -21,6 +21,13 @@ def test_a_resumed_run_with_a_sparse_embedding_does_too(ranks: Pool, tmp_path: P
     assert kept[:count] == [1] * count
 
 
+@pytest.mark.parametrize("kind", ["plain", "words"])
+def test_a_resumed_run_with_one_threshold_does_too(ranks: Pool, tmp_path: Path, kind: str) -> None:
+    """DDP's first step after a restart has other buckets: they make no difference."""
+    settings = {"select_per": "model", "kind": kind, "stop": 7, "end": 15}
+    ranks.play("state.resumes_exactly", ranks=2, folder=str(tmp_path), **settings)
+
+
 @pytest.mark.parametrize("stop", [2, 7])
 def test_warm_up_and_schedule_go_on_where_they_were(ranks: Pool, tmp_path: Path, stop: int) -> None:
     settings = {"warmup_steps": 4, "ratio_schedule": [[3, 0.5], [6, 0.25]], "stop": stop, "end": 12}
@@ -44,6 +51,12 @@ def test_the_state_is_tensors_and_plain_types_and_a_copy(ranks: Pool) -> None:
 )
 def test_one_ranks_overflow_is_skipped_by_all_and_forgotten(ranks: Pool, scheme: str, where: str, kind: str) -> None:
     ranks.play("state.recovers_from_overflow", scheme=f"{scheme} | memory=residual", where=where, kind=kind)
+
+
+@pytest.mark.parametrize(("where", "kind"), [("middle.weight", "plain"), ("words.weight", "words")])
+def test_one_ranks_overflow_is_forgotten_with_one_threshold(ranks: Pool, where: str, kind: str) -> None:
+    scheme = "topk(5%) | values=qsgd(bits=5) | memory=residual"
+    ranks.play("state.recovers_from_overflow", scheme=scheme, where=where, kind=kind, select_per="model")
 
 
 def test_an_overflow_in_a_dense_step_is_told(ranks: Pool) -> None:

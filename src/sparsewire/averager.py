@@ -10,10 +10,8 @@ A step has two phases:
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +44,6 @@ class Averager:
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._model = ModelSelect()
         self._open: list[Open] = []
-        self._unsent: list[list[Open]] = []  # until the threshold of all of them is known
         self._sparse: list[tuple[Piece, Outcome]] = []
         self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
 
@@ -106,16 +103,15 @@ class Averager:
                 self._set_aside(segment, numbers, plan)
                 pieces.append(self._piece(segment, numbers, buffer.dtype, plan))
         if self.settings.select_per != "model":
-            return self._send(opened, pieces, plan)
-        self._model.scan(pieces, plan, self.clock)
-        self._unsent.append(opened)
+            self._send(opened, pieces, plan)
+        else:
+            self._model.scan(opened, pieces, plan, self.clock)
         return opened
 
-    def _send(self, opened: list[Open], pieces: list[Piece], plan: Scheme) -> list[Open]:
+    def _send(self, opened: Sequence[Open], pieces: list[Piece], plan: Scheme) -> None:
         outcomes = iter(self._run(pieces, plan))
         for one in opened:
             one.outcomes = [next(outcomes) for _ in one.layout.segments]
-        return opened
 
     def _average(self, buffer: Buffer) -> Open:
         """In a dense step each buffer is moved at once, while the next is made."""
@@ -173,6 +169,7 @@ class Averager:
         plan, finite = self.scheme, self._reduce_dense() and all(one.finite for one in self._open)
         outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(last for _, last in self._sparse)]
         finite = finite and all(outcome.finite for outcome in outcomes)
+        self._model.keep(finite)
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
         self.sparse_means = {one.name: self._finish_sparse(one, outcome, plan, finite) for one, outcome in self._sparse}
@@ -189,25 +186,20 @@ class Averager:
             return
         self._follow()
         for part in clipped(waiting, self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)):
-            if isinstance(part, tuple):
-                self._put_sparse(*part)
-            else:
-                self._put_buffers(part)
+            self._put_sparse(*part) if isinstance(part, tuple) else self._put_buffers(part)
 
     def _send_chosen(self) -> None:
         """With one threshold for the model, which only the last bucket tells, everything is sent now."""
-        waiting, plan = self._unsent, self.scheme
-        if plan is not None and waiting:
-            everything = functools.partial(self._pieces, [one for opened in waiting for one in opened], plan)
-            chosen = self._model.choose(everything, plan, self.clock)
-            for opened in waiting:
-                self._send(opened, [replace(one, chosen=chosen[one.name]) for one in self._pieces(opened, plan)], plan)
+        plan = self.scheme
+        if plan is not None:
+            for opened, pieces in self._model.chosen(self._pieces, plan, self.clock):
+                self._send(opened, pieces, plan)
 
     def abandon(self) -> None:
         """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
         self.states.put_back()
         self._model.clear()
-        self._open, self._sparse, self._unclipped, self._unsent = [], [], [], []
+        self._open, self._sparse, self._unclipped = [], [], []
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
@@ -295,7 +287,7 @@ class Averager:
             "world_size": self.comm.size,
             "buffers": self.states.saved(),
             "means": self.states.saved_means(),
-            "model": self._model.saved(),
+            "selection": self._model.saved(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -304,5 +296,5 @@ class Averager:
         scale = self.scale
         self.states.load(state["buffers"], state.get("means", {}))
         self.step, self.scale = int(state["step"]), float(state["scale"])
-        self._model.load(state.get("model", {}))
+        self._model.load(state.get("selection", {}))
         self.rescale(scale)

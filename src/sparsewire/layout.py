@@ -139,7 +139,7 @@ Part = Sequence[Buffer] | tuple[str, Sparse]
 
 
 def clipped(parts: Sequence[Part], most: float) -> list[Part]:
-    """Gradients, dense and sparse, whose norm together is at most `most`; those that are not finite stay as they are."""
+    """Gradients, dense and sparse, whose norm together is at most `most`; they stay as they are if it is not finite."""
     norm = _norm(parts)
     return [_scaled(part, most / norm) for part in parts] if most < norm < math.inf else list(parts)
 
