@@ -19,6 +19,7 @@ from sparsewire.exchange import Clock, Piece
 from sparsewire.layout import Buffer, Slice
 from sparsewire.model_select import Candidates, ModelSelect
 from sparsewire.schedule import SchemeSchedule, Settings
+from sparsewire.states import deal
 
 Arrays = dict[str, np.ndarray]
 RAW = "topk(5%) | values=raw"
@@ -254,6 +255,25 @@ def test_a_resumed_training_equals_one_that_never_stopped(warmup: int) -> None:
         assert second.state_dict()["selection"] == whole.state_dict()["selection"]
 
     run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_another_number_of_ranks_goes_on_from_it(size: int) -> None:
+    def before(comm: Communicator) -> dict[str, Any]:
+        one = compete(comm)
+        train(one, comm, range(3))
+        return one.state_dict()
+
+    dealt = deal(run_ranks(2, before), size)
+
+    def after(comm: Communicator) -> None:
+        one, other = compete(comm), compete(comm)
+        one.load_state_dict(dealt[comm.rank])
+        other.load_state_dict({**dealt[comm.rank], "selection": {}})
+        assert one._model.edge > 0 == other._model.edge
+        assert all_same(train(one, comm, range(3, 6)), train(other, comm, range(3, 6)))
+
+    run_ranks(size, after)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sparsewire as sw
 from sparsewire.errors import SchemeError
-from sparsewire.schedule import SchemeSchedule, dgc_schedule
+from sparsewire.schedule import SchemeSchedule, dgc_schedule, warmup_ratio
 
 
 def ratios(schedule: SchemeSchedule, steps: int) -> list[Any]:
@@ -18,6 +20,43 @@ def ratios(schedule: SchemeSchedule, steps: int) -> list[Any]:
 def test_pairs_follow_the_warm_up_and_the_schemes_own_ratio_follows_them() -> None:
     schedule = SchemeSchedule(sw.scheme("topk(1%)"), 2, dgc_schedule(2, stages=2))
     assert ratios(schedule, 8) == [None, None, 0.25, 0.25, 0.0625, 0.0625, 0.01, 0.01]
+
+
+own_ratios = st.floats(1e-6, 1.0, exclude_min=True)
+
+
+@given(own_ratios, st.integers(1, 9), st.integers(0, 6), st.floats(0.01, 1.0), st.floats(0.1, 1.0))
+def test_stages_fall_to_the_schemes_own_ratio_and_never_below(
+    own: float, steps: int, stages: int, start: float, factor: float
+) -> None:
+    found = ratios(
+        SchemeSchedule(sw.scheme(f"topk(ratio={own:.17f})"), 0, dgc_schedule(steps, stages, start, factor)), 60
+    )
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == min(found) and found[0] == (max(found[-1], start) if stages else found[-1])
+
+
+@given(own_ratios, st.integers(1, 60), own_ratios)
+def test_a_warm_up_without_stages_falls_from_start_to_ratio(one: float, steps: int, other: float) -> None:
+    ratio, start = sorted((one, other))
+    found = ratios(SchemeSchedule(sw.scheme("topk(1%)"), 0, warmup_ratio(steps, ratio, start)), steps + 9)
+    assert found == sorted(found, reverse=True)
+    assert found[0] == start and found[steps:] == [ratio] * 9
+    assert ratio == start or found[0] > found[steps]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((0, 0.01), "steps is a whole number above 0, not 0"),
+        ((10, 0), "ratio 0; a ratio lies in"),
+        ((10, 0.01, 1.5), "start 1.5; a ratio lies in"),
+        ((10, 0.5, 0.25), "but 0.25 is below 0.5"),
+    ],
+)
+def test_a_warm_up_that_cannot_fall_is_refused(given: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(SchemeError, match=words):
+        warmup_ratio(*given)
 
 
 def test_a_function_counts_from_the_end_of_the_warm_up() -> None:

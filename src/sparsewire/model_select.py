@@ -98,7 +98,7 @@ def _least(values: Array) -> float:
 
 
 class ModelSelect:
-    """What `select_per="model"` needs: in a step its candidates, from step to step an edge for them and the tensors' size.
+    """What `select_per="model"` needs: in a step its candidates, then an edge for the next and the tensors' size.
 
     The edge is in the loss's scale.
     """

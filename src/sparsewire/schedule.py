@@ -17,12 +17,36 @@ Ratios = Callable[[int], float | None] | Sequence[tuple[int, float]]
 def dgc_schedule(steps: int, stages: int = 4, start: float = 0.25, factor: float = 0.25) -> list[tuple[int, float]]:
     """Deep Gradient Compression's warm-up: 25 %, 6.3 %, 1.6 %, 0.4 %, `steps` each, then the scheme's own ratio.
 
-    By epoch: `dgc_schedule(steps=steps_per_epoch)`.
+    By epoch: `dgc_schedule(steps=steps_per_epoch)`. Stages below the scheme's own ratio have that.
 
     >>> dgc_schedule(100, stages=2)
     [(100, 0.25), (200, 0.0625)]
     """
     return [((stage + 1) * steps, start * factor**stage) for stage in range(stages)]
+
+
+@dataclass(frozen=True)
+class warmup_ratio:
+    """A warm-up without stages: falls exponentially from `start` to `ratio` over `steps`, and stays there.
+
+    >>> [round(warmup_ratio(100, 0.01)(step), 4) for step in (0, 25, 50, 100, 999)]
+    [0.25, 0.1118, 0.05, 0.01, 0.01]
+    """
+
+    steps: int
+    ratio: float
+    start: float = 0.25
+
+    def __post_init__(self) -> None:
+        _check_steps(self.steps, "warmup_ratio: steps")
+        _checked_ratio(self.ratio, "warmup_ratio has ratio")
+        if not self.ratio <= _checked_ratio(self.start, "warmup_ratio has start"):
+            raise SchemeError(f"warmup_ratio falls from start to ratio, but {self.start!r} is below {self.ratio!r}")
+
+    def __call__(self, step: int) -> float:
+        if step >= self.steps:
+            return self.ratio
+        return max(self.ratio, self.start * (self.ratio / self.start) ** (step / self.steps))
 
 
 @dataclass(frozen=True)
@@ -41,8 +65,7 @@ class falling_ratio:
     knee: float = 0.02
 
     def __post_init__(self) -> None:
-        if not is_whole(self.total_steps) or self.total_steps < 1:
-            raise SchemeError(f"falling_ratio: total_steps is a whole number above 0, not {self.total_steps!r}")
+        _check_steps(self.total_steps, "falling_ratio: total_steps")
         _checked_ratio(self.mean_ratio, "falling_ratio has mean_ratio")
         if not 0 < self.knee <= 1:
             raise SchemeError(f"falling_ratio: knee lies in 0 < knee ≤ 1, not {self.knee!r}")
@@ -57,7 +80,7 @@ class SchemeSchedule:
     """The scheme for each step; None is a dense one.
 
     `ratios` is a function of the step after the warm-up, or (until, ratio) pairs in ascending order; None, or beyond
-    the last pair, is the scheme's own ratio.
+    the last pair, is the scheme's own ratio. Pairs lead to that ratio from above: none of them goes below it.
     """
 
     scheme: Scheme
@@ -72,7 +95,9 @@ class SchemeSchedule:
         if "ratio" not in {item.name for item in fields(self.scheme.select)}:
             raise SchemeError(f"ratio_schedule needs a selection with a ratio, not {self.scheme.select}")
         if not callable(self.ratios):
-            object.__setattr__(self, "ratios", _checked_pairs(self.ratios))
+            own = getattr(self.scheme.select, "ratio", None) or 0.0
+            pairs = tuple((until, max(ratio, own)) for until, ratio in _checked_pairs(self.ratios))
+            object.__setattr__(self, "ratios", pairs)
         self.at(self.warmup_steps)
 
     def at(self, step: int) -> Scheme | None:
@@ -149,6 +174,11 @@ def _checked_pairs(ratios: Any) -> tuple[tuple[int, float], ...]:
             raise SchemeError(f"ratio_schedule: steps are whole numbers that ascend, but {until!r} follows {before!r}")
         before = until
     return tuple((int(until), _checked_ratio(ratio, f"ratio_schedule until {until} has")) for until, ratio in pairs)
+
+
+def _check_steps(steps: Any, what: str) -> None:
+    if not is_whole(steps) or steps < 1:
+        raise SchemeError(f"{what} is a whole number above 0, not {steps!r}")
 
 
 def _checked_ratio(ratio: Any, where: str) -> float:

@@ -7,10 +7,12 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError("sparsewire.torch needs PyTorch: pip install 'sparsewire[torch]'", name="torch") from None
 
-from ..schedule import dgc_schedule, falling_ratio
+from ..schedule import dgc_schedule, falling_ratio, warmup_ratio
 from .attach import attach
 from .checkpoint import deal, load, save
 from .dcp import load_dcp, save_dcp
 from .link import Link
 
-__all__ = ["Link", "attach", "deal", "dgc_schedule", "falling_ratio", "load", "load_dcp", "save", "save_dcp"]
+__all__ = [
+    "Link", "attach", "deal", "dgc_schedule", "falling_ratio", "load", "load_dcp", "save", "save_dcp", "warmup_ratio",
+]  # fmt: skip

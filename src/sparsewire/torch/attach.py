@@ -43,7 +43,8 @@ def attach(
     dense_below, exclude: parameters smaller than this, or whose name matches a pattern (or for which a function of
         name and parameter is true), travel dense, all in one all_reduce.
     warmup_steps: dense steps at the beginning. ratio_schedule: a function of the step after them, or (until, ratio)
-        pairs such as `dgc_schedule` gives; None or beyond the last pair: the scheme's own ratio.
+        pairs such as `dgc_schedule` gives, which do not go below the scheme's own ratio; None or beyond the last pair:
+        that ratio.
     optimizer: checked against the scheme's memory, as exactly one of the two may hold the momentum. SGD stays as it is
         (with memory=dgc or gmc); Adam's β1 is 0 within its steps for parameters that travel sparse.
     clip_norm: clips each rank's gradient to clip_norm/√ranks before what was not sent is added, as DGC does; the
