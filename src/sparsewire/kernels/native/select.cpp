@@ -174,23 +174,16 @@ nb::object choose(const Dense<T>& dense, size_t k) {
   return out.release();
 }
 
-// The k largest of those above the floor, or all of them; listed at once unless they are far more than k.
+// Those above the floor, listed in one pass; where they are more than k, the k largest, which are above it as well.
 template <class T, class Index>
 nb::object choose_above(const Dense<T>& dense, size_t k, Bits<T> floor) {
   std::optional<Chosen<T, Index>> out;
   {
     nb::gil_scoped_release release;
-    const Hits<T> hits = collect(dense, floor, 2 * k + kSmall);
-    out.emplace(hits.complete ? std::min(k, hits.size) : k);
-    if (!hits.complete) {
-      take_topk(dense, k, *out);
-    } else if (hits.size <= k) {
-      take_all(hits, {floor, 0}, *out);
-    } else if (k > 0) {
-      T* rest = workspace<T>().rest.take(hits.size + kVector);
-      const Range<T> range{static_cast<Bits<T>>(floor + 1), kMaxBits<T>, k};
-      take_all(hits, select_within(rest, keep_hits(hits, range.low, range.high, rest), range), *out);
-    }
+    const Hits<T> hits = collect(dense, floor, k);
+    const bool all = hits.complete && hits.size <= k;
+    out.emplace(all ? hits.size : k);
+    all ? take_all(hits, {floor, 0}, *out) : take_topk(dense, k, *out);
   }
   return out->release();
 }
