@@ -3,7 +3,7 @@
 Four ranks are threads of this process, each with its own replica of model and optimizer, its own batches and its own
 `Averager`: the rules as a training runs them, but no DDP and no network. All rules of a seed start from the same
 weights, see the same batches (drawn with replacement) and make the same number of steps, while the rate falls linearly
-to 0. Parameters of fewer than 1,024 elements travel dense.
+to 0; with AdamW it rises for a tenth of the steps first. Parameters of fewer than 1,024 elements travel dense.
 
 1. The rate is dense training's best of `--rates`, at a seed of its own, by a part of the data that is not reported.
 2. Every rule trains at that rate: none of them is tuned.
@@ -12,7 +12,9 @@ dense      no compression
 residual   error feedback; the momentum, or Adam's β1, stays in the optimizer behind it
 dgc        momentum correction; with AdamW, error feedback and β1 = 0
 gmc        global momentum compression (SGD only)
-ours       dgc with a ratio that falls as 1/t and is the same on average
+ours       with SGD, dgc with a ratio that falls as 1/t, the same on average, and one threshold for the whole model;
+           with AdamW, the same selection with error feedback and β1 = 0
+longer     ours at the smallest ratio with `--longer` times the steps
 
 "to 90 %": steps until the training loss, a moving mean, has fallen by 90 % of what dense's falls in all.
 """
@@ -63,11 +65,13 @@ class Cell:
         return TASKS[self.name]
 
     def settings(self) -> Settings:
-        held = self.rule in ("dgc", "gmc", "ours") and not self.task.adam
+        ours = self.rule in ("ours", "longer")
+        held = (ours or self.rule in ("dgc", "gmc")) and not self.task.adam
         memory = f"{'gmc' if self.rule == 'gmc' else 'dgc'}(momentum={MOMENTUM})" if held else "residual"
         scheme = sw.scheme(f"topk({self.ratio}) | memory={memory}")
-        falling = falling_ratio(self.steps, self.ratio) if self.rule == "ours" else None
-        return Settings(SchemeSchedule(scheme, self.steps if self.rule == "dense" else 0, falling), seed=self.seed)
+        falling = falling_ratio(self.steps, self.ratio) if ours else None
+        schedule = SchemeSchedule(scheme, self.steps if self.rule == "dense" else 0, falling)
+        return Settings(schedule, seed=self.seed, select_per="model" if ours else "parameter")
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -90,7 +94,7 @@ class Rank:
 
     def step(self, step: int, part: tuple[torch.Tensor, torch.Tensor]) -> float:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.cell.rate * (1 - step / self.cell.steps)
+            group["lr"] = self.cell.task.rate_at(self.cell.rate, step / self.cell.steps)
         self.optimizer.zero_grad()
         loss = loss_of(self.model, part)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -157,8 +161,10 @@ def plan(options: argparse.Namespace, name: str, rate: float, seed: int) -> Iter
     steps = options.steps or TASKS[name].steps
     yield Cell(name, "dense", options.ratios[0], seed, rate, steps)
     for rule in options.rules:
-        if rule != "dense" and not (rule == "gmc" and TASKS[name].adam):
+        if rule not in ("dense", "longer") and not (rule == "gmc" and TASKS[name].adam):
             yield from (Cell(name, rule, ratio, seed, rate, steps) for ratio in options.ratios)
+    if options.longer > 1:
+        yield Cell(name, "longer", min(options.ratios), seed, rate, options.longer * steps)
 
 
 def tune(options: argparse.Namespace, name: str, data: Data, advance: measure.Advance) -> list[Row]:
@@ -250,9 +256,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="*", choices=[*TASKS], default=["mnist"], help="default: mnist")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES, help="dense is always trained")
     parser.add_argument("--ratios", nargs="+", type=share, default=[0.01, 0.001], help="default: 1%% 0.1%%")
-    parser.add_argument("--seeds", nargs="+", type=count, default=[11, 12, 13])
+    parser.add_argument("--seeds", nargs="*", type=count, default=[11, 12, 13], help="none: only the rate is chosen")
     parser.add_argument("--rates", nargs="+", type=float, help="to choose from; one is taken as it is")
     parser.add_argument("--steps", type=count, help="default: the task's")
+    parser.add_argument("--longer", type=count, default=1, metavar="N", help="ours with N times the steps as well")
     parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE.json", help="results to show as well")
     parser.add_argument("--picture", type=output_file, metavar="OUT.png")
     add_json(parser)

@@ -11,7 +11,10 @@ from accuracy_tasks import TASKS
 
 from sparsewire.lab.tables import write_file
 
-COLOURS = {"dense": "#444444", "residual": "#d1495b", "dgc": "#30638e", "gmc": "#edae49", "ours": "#3c7a57"}
+COLOURS = {
+    "dense": "#444444", "residual": "#d1495b", "dgc": "#30638e", "gmc": "#edae49", "ours": "#3c7a57",
+    "longer": "#8fb8a0",
+}  # fmt: skip
 RULES = tuple(COLOURS)
 Row = dict[str, Any]
 
@@ -58,7 +61,7 @@ def draw_differences(axes: Any, name: str, found: dict[Any, list[Row]]) -> None:
 
 def draw_curves(axes: Any, found: dict[Any, list[Row]]) -> None:
     least = min(ratio for _, _, ratio in found if ratio is not None)
-    for (_, rule, _), some in {key: some for key, some in found.items() if key[2] in (None, least)}.items():
+    for (_, rule, _), some in {key: some for key, some in found.items() if key[2] in (None, least) and key[1] != "longer"}.items():
         curve = [statistics.fmean(losses) for losses in zip(*(row["curve"] for row in some), strict=True)]
         axes.plot(range(1, len(curve) + 1), curve, color=COLOURS[rule], label=rule)
     axes.set_yscale("log")

@@ -46,6 +46,10 @@ class Task:
     batch: int
     rates: tuple[float, ...]
 
+    def rate_at(self, rate: float, done: float) -> float:
+        """The learning rate when this share of the steps is done: it falls linearly to 0, with Adam after a rise."""
+        return rate * (min(10 * done, (1 - done) / 0.9) if self.adam else 1 - done)
+
     def optimizer(self, model: nn.Module, rate: float) -> torch.optim.Optimizer:
         if self.adam:
             return torch.optim.AdamW(model.parameters(), rate)
@@ -92,18 +96,16 @@ def _images(train: Part, test: Part) -> Data:
     return Data((train[0][:cut], train[1][:cut]), (train[0][cut:], train[1][cut:]), test, 10)
 
 
-def perceptron(data: Data) -> nn.Module:
-    sizes = [data.train[0].shape[1], 256, 256, data.classes]
+def perceptron(data: Data, hidden: Sequence[int] = (256, 256)) -> nn.Module:
+    sizes = [data.train[0].shape[1], *hidden, data.classes]
     layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
-def resnet8(data: Data) -> nn.Module:
-    from cifar import Block
+def residual_network(data: Data) -> nn.Module:
+    from cifar import resnet20
 
-    blocks = [Block(inside, outside) for inside, outside in pairwise([16, 16, 32, 64])]
-    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, data.classes))
+    return resnet20(torch.initial_seed())
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -141,18 +143,19 @@ def _windows(tokens: Sequence[str], known: Sequence[str]) -> Data:
 
 
 class Transformer(nn.Module):
-    """Two layers, 128 wide, with 4 heads, that see only what came before."""
+    """Layers with 4 heads that see only what came before."""
 
     mask: torch.Tensor
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, width: int = 128, layers: int = 2) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(data.classes, 128)
-        self.places = nn.Parameter(0.02 * torch.randn(WINDOW, 128))
+        self.embedding = nn.Embedding(data.classes, width)
+        self.places = nn.Parameter(0.02 * torch.randn(WINDOW, width))
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(128, 4, 512, 0.0, "gelu", batch_first=True, norm_first=True) for _ in range(2)
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(layers)
         )
-        self.head = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, data.classes))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, data.classes))
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(WINDOW))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -182,6 +185,8 @@ TASKS = {
     "text": Task(
         "transformer, characters, AdamW", shakespeare, Transformer, "loss", True, 600, 8, (0.001, 0.003, 0.006, 0.012)
     ),
-    "cifar": Task("ResNet-8, CIFAR-10, SGD", cifar, resnet8, "accuracy", False, 600, 32, (0.02, 0.05, 0.1)),
+    "cifar": Task(
+        "ResNet-20, CIFAR-10, SGD", cifar, residual_network, "accuracy", False, 600, 32, (0.02, 0.05, 0.1, 0.2)
+    ),
     "lstm": Task("LSTM, words of WikiText-2, SGD", wikitext, Recurrent, "loss", False, 600, 8, (0.1, 0.3, 1.0)),
 }
