@@ -61,7 +61,8 @@ def draw_differences(axes: Any, name: str, found: dict[Any, list[Row]]) -> None:
 
 def draw_curves(axes: Any, found: dict[Any, list[Row]]) -> None:
     least = min(ratio for _, _, ratio in found if ratio is not None)
-    for (_, rule, _), some in {key: some for key, some in found.items() if key[2] in (None, least) and key[1] != "longer"}.items():
+    shown = {rule: some for (_, rule, ratio), some in found.items() if ratio in (None, least) and rule != "longer"}
+    for rule, some in shown.items():
         curve = [statistics.fmean(losses) for losses in zip(*(row["curve"] for row in some), strict=True)]
         axes.plot(range(1, len(curve) + 1), curve, color=COLOURS[rule], label=rule)
     axes.set_yscale("log")
