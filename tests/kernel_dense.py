@@ -44,14 +44,23 @@ def topk_args(draw: st.DrawFn) -> Args:
 
 @st.composite
 def topk_sum_args(draw: st.DrawFn) -> Args:
-    """(residual, x, k), or with decay, velocity, momentum and Nesterov's look-ahead."""
+    """(residual, x, k), now and then with factors of residual and x."""
     x, k = draw(topk_args())
-    kind, size = x.dtype.name, x.size
-    plain = draw(dense(kind, size)), x, k
-    if draw(st.booleans()):
-        return plain
-    velocity = draw(st.none() | st.builds(make, st.sampled_from(KINDS), st.just(size), st.just(kind), seeds))
-    return *plain, draw(st.sampled_from([1.0, 0.95])), velocity, 0.9, draw(st.booleans())
+    factors = draw(st.sampled_from([(), (1.0, 1.0), (0.95, 1.0), (1.0, 1.9), (0.5, 1.5)]))
+    return draw(dense(x.dtype.name, x.size)), x, k, *factors
+
+
+@st.composite
+def compensate_args(draw: st.DrawFn) -> Args:
+    """(residual, x, what was sent), now and then with factors, and with a velocity."""
+    residual, x, _, *factors = draw(topk_sum_args())
+    kind, seed = x.dtype.name, draw(seeds)
+    rng = np.random.default_rng(seed)
+    indices = np.flatnonzero(rng.random(x.size) < rng.choice([0, 0.01, 0.5, 1])).astype(draw(st.sampled_from(["i4", "i8"])))
+    sent = residual, x, indices, make(draw(st.sampled_from(KINDS)), indices.size, kind, seed)
+    if not factors or draw(st.booleans()):
+        return *sent, *factors
+    return *sent, *factors, draw(dense(kind, x.size)), 0.9, draw(st.sampled_from([0.9, 0.81])), draw(st.booleans())
 
 
 @st.composite
