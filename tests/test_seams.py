@@ -33,7 +33,7 @@ def given_as(state: State) -> object:
 
 
 def added(s: Scheme, state: dict[str, np.ndarray], mean: np.ndarray) -> np.ndarray:
-    """What a memory puts into its residual besides what was not sent: its velocity's part in the next step, or a mean's."""
+    """What a memory puts into its residual besides what was not sent: of its velocity, or of the mean."""
     if s.memory.id == "dgc":
         return state["velocity"] * state["velocity"].dtype.type(s.memory.momentum)
     return mean * mean.dtype.type(s.memory.kept_mean)

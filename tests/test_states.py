@@ -107,7 +107,7 @@ def test_a_sparse_gradient_leaves_its_momentum_to_the_optimizer(memory: str) -> 
     """All of it is sent in every step: nothing is late but what a lossy codec left, and that is all that is kept."""
 
     def fn(comm: Communicator) -> None:
-        one, other = averager(comm, f"topk(5%) | values=qsgd(3) | memory={memory}"), averager(comm, "topk | values=qsgd(3)")
+        one, other = (averager(comm, f"topk | values=qsgd(3) | memory={rule}") for rule in (memory, "residual"))
         for step in range(4):
             rows = np.flatnonzero(np.random.default_rng(2 * step + comm.rank).random(10) < 0.5)
             x = sw.Sparse(rows, make("normal", 4 * rows.size, "float32", step), (10, 4), width=4)

@@ -19,6 +19,7 @@ from .layout import Buffer, has_gradient
 from .schedule import Settings
 from .states import Mean
 
+
 def follow_rate(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
     """The buffer with what a change of the learning rate adds to its gradients; where there is none, it waits."""
     if not memory.kept_mean or settings.rates is None:
