@@ -53,14 +53,25 @@ def edges(x: np.ndarray) -> st.SearchStrategy[int]:
 
 @st.composite
 def topk_sum_args(draw: st.DrawFn) -> Args:
-    """(residual, x, k), or with decay, velocity, momentum and Nesterov's look-ahead, or an edge besides."""
+    """(residual, x, k), now and then with factors of residual and x, or an edge besides."""
     x, k, *edge = draw(topk_args())
-    kind, size = x.dtype.name, x.size
-    plain = draw(dense(kind, size)), x, k
-    if draw(st.booleans()):
-        return plain
-    velocity = draw(st.none() | st.builds(make, st.sampled_from(KINDS), st.just(size), st.just(kind), seeds))
-    return *plain, draw(st.sampled_from([1.0, 0.95])), velocity, 0.9, draw(st.booleans()), *edge
+    factors = draw(st.sampled_from([(), (1.0, 1.0), (0.95, 1.0), (1.0, 1.9), (0.5, 1.5)]))
+    return draw(dense(x.dtype.name, x.size)), x, k, *factors, *(edge if factors else ())
+
+
+@st.composite
+def compensate_args(draw: st.DrawFn) -> Args:
+    """(residual, x, what was sent), now and then with factors, and with a velocity."""
+    residual, x, _, *factors = draw(topk_sum_args())
+    factors = factors[:2]
+    kind, seed = x.dtype.name, draw(seeds)
+    rng = np.random.default_rng(seed)
+    indices = np.flatnonzero(rng.random(x.size) < rng.choice([0, 0.01, 0.5, 1]))
+    indices = indices.astype(draw(st.sampled_from([np.int32, np.int64])))
+    sent = residual, x, indices, make(draw(st.sampled_from(KINDS)), indices.size, kind, seed)
+    if not factors or draw(st.booleans()):
+        return *sent, *factors
+    return *sent, *factors, draw(dense(kind, x.size)), 0.9, draw(st.sampled_from([0.9, 0.81])), draw(st.booleans())
 
 
 @st.composite

@@ -79,6 +79,52 @@ def sgd_trains_as_without(stage: Stage, memory: str, warmup: int = 0, **settings
     assert_close(wired.module, plain.module)
 
 
+def tables_train_as_without(stage: Stage, memory: str, nesterov: bool = False) -> None:
+    """Sparse (COO) gradients are sent whole: torch's SGD has their momentum, as in plain DDP, whatever is masked."""
+
+    def make() -> Any:
+        model = stage.ddp(build("words"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=nesterov)
+        return model, optimizer, attach(model, ALL + memory, optimizer=optimizer, warmup_steps=3, exclude=["dense.*"])
+
+    plain = stage.ddp(build("words"))
+    reference = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, nesterov=nesterov)
+    wired, optimizer, link = make()
+    for number in range(30):
+        if number == 12:
+            wired, optimizer, link = resumed(stage, wired, optimizer, link, make)
+        if number == 25:
+            link.detach()
+        for model, behind in ((plain, reference), (wired, optimizer)):
+            step(stage, model, behind, number)
+    buffer = optimizer.state[wired.module.words.weight]["momentum_buffer"]
+    assert buffer.is_sparse and buffer.to_dense().any()
+    assert_close(wired.module, plain.module)
+
+
+def gmc_follows_the_rate(stage: Stage, momentum: float) -> None:
+    """With everything sent, u = g − (β/η)(w_t − w_{t−1}) moves weights by V_t = β·V_{t−1} + η_t·g, whatever η does."""
+    plain, wired = stage.ddp(build()), stage.ddp(build())
+    optimizer = torch.optim.SGD(groups(wired.module), lr=0.05, momentum=momentum)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    link = attach(wired, ALL + "gmc(momentum=0.9)", optimizer=optimizer, dense_below=0, warmup_steps=4)
+    moves: dict[str, torch.Tensor] = {}
+    for number in range(20):
+        factor = min(number, 6) / 6 * 0.9**number  # a warm-up from zero, then a rate that falls
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"], group["weight_decay"] = rate * factor, 0.0
+        plain.zero_grad()
+        backward(stage, plain, number)
+        with torch.no_grad():
+            for name, parameter in plain.module.named_parameters():
+                rate = rates[0 if name.startswith("first") else 1] * factor
+                moves[name] = 0.9 * moves.get(name, torch.zeros(())) + rate * parameter.grad
+                parameter -= moves[name]
+        step(stage, wired, optimizer, number)
+    link.detach()
+    assert_close(wired.module, plain.module)
+
+
 def adam_has_no_first_moment_where_sparse(stage: Stage, kind: str) -> None:
     """AdamW with β1 = 0 for what travels sparse, as it is for the rest; groups, scheduler and state look untouched."""
     make = getattr(torch.optim, kind)

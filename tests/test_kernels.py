@@ -18,7 +18,7 @@ from sparsewire.kernels.reference.frequency_table import _pack_exact
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
-DENSE = ["accumulate", "all_finite", "threshold", "topk", "topk_sum"]
+DENSE = ["accumulate", "all_finite", "compensate", "threshold", "topk", "topk_sum"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -111,12 +111,15 @@ def exact_table(*frequencies: int) -> np.ndarray:
     return _pack_exact(np.array(frequencies, np.int64))
 
 
+NOTHING = np.empty(0, np.int32), np.empty(0, np.float32)
 REFUSED: list[tuple[str, Args]] = [
     ("topk", (np.zeros(3, np.float32), 4)),
     ("topk", (np.zeros(3, np.float32), -1)),
-    ("compensate", (np.zeros(3, np.float32), np.zeros(4, np.float32))),
-    ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1.0, np.zeros(4, np.float32))),
-    ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1, 1.0, np.zeros(4, np.float32))),
+    ("compensate", (np.zeros(3, np.float32), np.zeros(4, np.float32), *NOTHING)),
+    ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), *NOTHING, 1.0, 1.0, np.zeros(4, np.float32))),
+    ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([3], np.int32), NOTHING[1])),
+    ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([3], np.int32), np.ones(1, np.float32))),
+    ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([1, 0]), np.ones(2, np.float32))),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 4)),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
     ("threshold", (np.zeros(3, np.float32), -1)),
@@ -194,5 +197,5 @@ def test_malformed_arguments_are_a_value_error(name: str, args: Args, module: An
 def test_a_sum_that_is_no_number_comes_without_a_warning(module: Any) -> None:
     residual, x = np.array([np.inf, 3e38, 1], np.float32), np.array([-np.inf, 3e38, 1], np.float32)
     assert module.topk_sum(residual, x, 2)[0].tolist() == [0, 1]
-    module.compensate(residual, x)
+    module.compensate(residual, x, *NOTHING)
     assert not np.isfinite(residual[:2]).any()

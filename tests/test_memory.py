@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from strategies import make
-from test_averager import NAMES, averager, gradients
+from strategies import make, same_bits
+from test_averager import NAMES, averager, gradients, train
 
 import sparsewire as sw
 from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
+from sparsewire.layout import Buffer, Slice
 
 STEPS, NUMEL, K = 12, 300, 15
 
@@ -55,6 +56,19 @@ def test_dgc_is_the_published_rule(nesterov: bool, mask: bool) -> None:
     run_ranks(3, lambda comm: follows(comm, memory, dgc(comm, nesterov, mask)))
 
 
+def decayed(comm: Communicator) -> Iterator[np.ndarray]:
+    e = np.zeros(NUMEL, np.float32)
+    for step in range(STEPS):
+        total = np.float32(0.9) * e + make("normal", NUMEL, "float32", 10 * step + comm.rank)
+        sent = np.where(selected(total), total, np.float32(0))
+        e = total - sent
+        yield comm.all_reduce(sent) / np.float32(comm.size)
+
+
+def test_a_residual_that_decays_is_the_published_rule() -> None:
+    run_ranks(3, lambda comm: follows(comm, "residual(decay=0.9)", decayed(comm)))
+
+
 def test_gmc_is_the_published_rule() -> None:
     run_ranks(3, lambda comm: follows(comm, "gmc(momentum=0.9)", gmc(comm)))
 
@@ -69,18 +83,109 @@ def follows(comm: Communicator, memory: str, rule: Iterator[np.ndarray]) -> None
         np.testing.assert_allclose(x, expected, atol=1e-5)
 
 
+# --- gmc, while the learning rate changes ---
+
+RATES = [0.0, 0.0, 0.05, 0.1, 0.1, 0.3, 0.3, 0.0, 0.2, 0.05, 0.01, 0.02]
+SPOILED, RESUMED = 5, 9  # steps
+
+
+def gmc_on_weights(comm: Communicator, rates: list[float]) -> Iterator[np.ndarray]:
+    """u = e + g − (β/η)(w_t − w_{t−1}) as it is published, on weights that move; where η is 0, with the last mean.
+
+    A spoiled step is skipped, though its rate passes.
+    """
+    e = w = before = mean = np.zeros(NUMEL)
+    for step, rate in enumerate(rates):
+        if step != SPOILED:
+            u = e + gradient_at(w, comm, step) + (-(w - before) / rate if rate else mean) * 0.9
+            sent = np.where(selected(u), u, 0)
+            e, mean = u - sent, comm.all_reduce(sent) / comm.size
+            w, before = w - rate * mean, w
+        yield w
+
+
+def gradient_at(w: np.ndarray, comm: Communicator, step: int) -> np.ndarray:
+    return 0.3 * w + make("normal", NUMEL, "float64", 10 * step + comm.rank)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("copies", [False, True])
+def test_gmc_is_the_published_rule_while_the_rate_changes(momentum: float, copies: bool) -> None:
+    """Behind SGD with and without momentum, through a spoiled step, a resume, and buffers that are read as copies."""
+    scheme = f"topk(k={K}) | indices=raw | values=raw | memory=gmc(momentum=0.9)"
+
+    def fn(comm: Communicator) -> None:
+        rate, w, behind = [0.0], {"w": np.zeros(NUMEL)}, SGD(momentum, decay=0)
+        known = {"momenta": lambda: {"w": momentum}, "rates": lambda: {"w": rate[0]}}
+        one = averager(comm, scheme, **known)
+        for step, expected in enumerate(gmc_on_weights(comm, RATES)):
+            rate[0] = behind.rate = RATES[step]
+            if step == RESUMED:
+                other = averager(comm, scheme, **known)
+                other.load_state_dict(one.state_dict())
+                one = other
+            x = gradient_at(w["w"], comm, step)
+            x[0] = np.nan if step == SPOILED and comm.rank == 1 else x[0]
+            put_as(one, x, copies)
+            if one.finish():
+                behind.step(w, {"w": x})
+            np.testing.assert_allclose(w["w"], expected, atol=1e-9)
+
+    run_ranks(3, fn)
+
+
+def put_as(one: Averager, x: np.ndarray, copies: bool) -> None:
+    take = x.copy if copies else lambda: x
+    write = (lambda mean: np.copyto(x, mean)) if copies else (lambda mean: None)
+    one.put_buffers([Buffer((Slice("w", 0, x.size),), "float64", take, write, copies)])
+
+
+@pytest.mark.parametrize("memory", ["dgc", "gmc"])
+def test_a_resume_while_the_rate_changes_is_exact(memory: str) -> None:
+    def fn(comm: Communicator) -> None:
+        rate = [0.0]
+        known = {"scheme": f"topk(5%) | memory={memory}", "rates": lambda: dict.fromkeys(NAMES, rate[0])}
+        whole, parts = averager(comm, **known), averager(comm, **known)
+        for step in range(8):
+            rate[0] = 0.1 / (1 + step)
+            if step == 5:
+                state, parts = parts.state_dict(), averager(comm, **known)
+                parts.load_state_dict(state)
+            x, y = train(whole, comm, range(step, step + 1)), train(parts, comm, range(step, step + 1))
+            assert all(map(same_bits, x, y))
+        assert all(map(same_bits, kept_of(whole), kept_of(parts)))
+
+    run_ranks(2, fn)
+
+
+def test_without_known_rates_gmc_takes_them_for_constant() -> None:
+    def fn(comm: Communicator) -> None:
+        runs = [averager(comm, "topk(5%) | memory=gmc", rates=rates) for rates in (None, lambda: {"w": 0.1})]
+        for step in range(4):
+            found = [gradients(comm, step) for _ in runs]
+            for one, x in zip(runs, found, strict=True):
+                one.put(x)
+                one.finish()
+            assert all(same_bits(found[0][name], found[1][name]) for name in NAMES)
+
+    run_ranks(2, fn)
+
+
+# --- behind the user's SGD ---
+
+
 class SGD:
     """torch's SGD with momentum on NumPy arrays, with weight decay."""
 
     def __init__(self, momentum: float = 0.9, decay: float = 0.01) -> None:
-        self.momentum, self.decay = momentum, decay
+        self.momentum, self.decay, self.rate = momentum, decay, 0.1
         self.buffers: dict[str, np.ndarray] = {}
 
     def step(self, weights: dict[str, np.ndarray], handed: dict[str, np.ndarray]) -> None:
         for name, g in handed.items():
             g = g.astype(np.float64) + self.decay * weights[name]
             self.buffers[name] = self.momentum * self.buffers.get(name, 0) + g
-            weights[name] = weights[name] - 0.1 * self.buffers[name]
+            weights[name] = weights[name] - self.rate * self.buffers[name]
 
 
 @pytest.mark.parametrize("memory", ["dgc(momentum=0.9, mask=false)", "gmc(momentum=0.9)"])
@@ -128,30 +233,34 @@ def test_the_optimizer_without_momentum_is_handed_the_means() -> None:
     run_ranks(2, fn)
 
 
-def test_velocity_and_residual_follow_the_scale_and_spoiled_steps_leave_them() -> None:
+@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc"])
+def test_buffers_and_means_follow_the_scale_and_spoiled_steps_leave_them(memory: str) -> None:
     def fn(comm: Communicator) -> None:
-        scale = [1.0]
-        plain, scaled = (
-            averager(comm, "topk(5%) | values=raw | memory=dgc"),
-            averager(comm, "topk(5%) | values=raw | memory=dgc", scale=lambda: scale[0]),
-        )
+        scale, rate, scheme = [1.0], [0.1], f"topk(5%) | values=raw | memory={memory}"
+        known = {"rates": lambda: {"w": rate[0], "v": 0.1}}
+        plain, scaled = averager(comm, scheme, **known), averager(comm, scheme, scale=lambda: scale[0], **known)
         for step, factor in enumerate([1.0, 4.0, 4.0, 0.5]):
-            scale[0] = factor
+            scale[0], rate[0] = factor, 0.1 / (1 + step)
             x, y = gradients(comm, step), gradients(comm, step, factor)
             if step == 2:
                 for gradient in (x, y):
                     gradient["w"][0] = np.nan if comm.rank == 1 else 0
-            for one, gradient in ((plain, x), (scaled, y)):
-                before = one.states.saved() if step == 2 else None
-                one.put(gradient)
-                assert one.finish() == (step != 2)
-                if before is not None:
-                    after = one.states.saved()
-                    assert all(np.array_equal(after[n][b], k) for n, kept in before.items() for b, k in kept.items())
-            if step != 2:
+            plain.put(x)
+            scaled.put(y)
+            before = [kept_of(one) for one in (plain, scaled)]
+            assert {plain.finish(), scaled.finish()} == {step != 2}
+            if step == 2:
+                assert all(map(same_bits, before[0] + before[1], kept_of(plain) + kept_of(scaled)))
+            else:
                 np.testing.assert_allclose(y["w"], x["w"] * factor, rtol=1e-5, atol=1e-6)
 
     run_ranks(2, fn)
+
+
+def kept_of(one: Averager) -> list[np.ndarray]:
+    """Copies of all that is kept from step to step."""
+    buffers = [kept for name in ("w", "v") for kept in one.states.saved().get(name, {}).values()]
+    return buffers + [one.states.means[name].values for name in ("w", "v") if name in one.states.means]
 
 
 def test_settings_out_of_range_are_refused() -> None:

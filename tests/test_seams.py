@@ -32,9 +32,11 @@ def given_as(state: State) -> object:
     return state if len(state) > 1 else next(iter(state.values()))
 
 
-def kept_of_mean(s: Scheme) -> float:
-    """The share of the mean that a memory puts back into its residual."""
-    return s.memory.momentum if s.memory.id == "gmc" else 0.0
+def added(s: Scheme, state: dict[str, np.ndarray], mean: np.ndarray) -> np.ndarray:
+    """What a memory puts into its residual besides what was not sent: of its velocity, or of the mean."""
+    if s.memory.id == "dgc":
+        return state["velocity"] * state["velocity"].dtype.type(s.memory.momentum)
+    return mean * mean.dtype.type(s.memory.kept_mean)
 
 
 def close(a: np.ndarray, b: np.ndarray, dtype: str, factor: float = 1.0) -> None:
@@ -103,9 +105,9 @@ def test_compensated_input_is_what_was_sent_and_what_is_kept(
         total = s.memory.total({name: kept.copy() for name, kept in state.items()}, x).copy()
         frame, _ = sw.compress(x, s, step=step, residual=given_as(state))
         sent = sw.decode(frame).flat()
-        expected = total - sent + sent.dtype.type(kept_of_mean(s)) * sent
+        expected = total - sent + added(s, state, sent)
         if transform == "identity":
-            close(state["residual"], expected, dtype, 0 if not kept_of_mean(s) else 1)
+            close(state["residual"], expected, dtype, 0 if not s.memory.kept_mean else 1)
         close(state["residual"], expected, dtype, 10)
 
 
@@ -173,8 +175,7 @@ def conserve(comm: Communicator, s: Scheme, dtype: str) -> None:
         total = s.memory.total(state, work(x)).copy()
         average, sent = mean(x, s, comm, step=step, name="w", residual=given_as(state) if state else None)
         if state:
-            back = kept_of_mean(s) * work(average)
-            close(state["residual"] + work(sent) - back, total, dtype, 20)
+            close(state["residual"] + work(sent) - added(s, state, work(average)), total, dtype, 20)
         assert len({bytes(part) for part in comm.all_gather(average.tobytes(), "same")}) == 1
         close(comm.size * work(average), total_of(comm, work(sent)), dtype, 20)
         moved += work(average)

@@ -45,6 +45,41 @@ def test_the_mean_of_what_is_owed_stays(old: int, new: int) -> None:
         np.testing.assert_allclose(means(dealt, name), means(states, name), atol=1e-6)
 
 
+@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc"])
+@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2)])
+def test_a_momentum_goes_on_with_another_number_of_ranks(memory: str, old: int, new: int) -> None:
+    """The means of the step before go to every rank: the optimizer's buffer equals M_t from the first step on."""
+    scheme, rate = f"nonzero | values=raw | memory={memory}", 0.1
+
+    def started(comm: Communicator) -> dict[str, Any]:
+        one = averager(comm, scheme, rates=lambda: {"w": rate})
+        for step in range(3):
+            one.put(gradients(comm, step))
+            one.finish()
+        return one.state_dict()
+
+    def resumed(comm: Communicator) -> None:
+        handed, whole = (averager(comm, scheme, momenta=m, rates=lambda: {"w": rate / 4}) for m in (None, dict))
+        found = []
+        for one in (handed, whole):
+            one.load_state_dict(dealt[comm.rank])
+            found.append(gradients(comm, 3))
+            one.put(found[-1])
+            one.finish()
+        expected = comm.all_reduce(gradients(comm, 3)["w"]) / comm.size
+        if memory != "dgc":  # which has masked all of its velocity
+            expected = expected + 0.9 * last.to_dense() * (4 if memory == "gmc" else 1)
+        np.testing.assert_allclose(found[1]["w"], expected, atol=1e-5)
+        np.testing.assert_allclose(found[0]["w"] + 0.9 * last.to_dense(), found[1]["w"], atol=1e-5)
+
+    states = run_ranks(old, started)
+    dealt = deal(states, new)
+    mean = states[0]["means"]["w"]
+    last = sw.Sparse(mean["indices"], mean["values"], (NAMES["w"],))
+    assert mean["rate"] == rate and last.count
+    run_ranks(new, resumed)
+
+
 # --- sparse gradients ---
 
 
@@ -65,6 +100,24 @@ def test_rows_that_no_gradient_touched_take_no_room_in_a_state() -> None:
         assert same_bits(one.sparse_means["table"].values, other.sparse_means["table"].values)
 
     run_ranks(1, fn)
+
+
+@pytest.mark.parametrize("memory", ["dgc", "gmc"])
+def test_a_sparse_gradient_leaves_its_momentum_to_the_optimizer(memory: str) -> None:
+    """All of it is sent in every step: nothing is late but what a lossy codec left, and that is all that is kept."""
+
+    def fn(comm: Communicator) -> None:
+        one, other = (averager(comm, f"topk | values=qsgd(3) | memory={rule}") for rule in (memory, "residual"))
+        for step in range(4):
+            rows = np.flatnonzero(np.random.default_rng(2 * step + comm.rank).random(10) < 0.5)
+            x = sw.Sparse(rows, make("normal", 4 * rows.size, "float32", step), (10, 4), width=4)
+            for run in (one, other):
+                run.put({"table": x})
+                run.finish()
+            assert same_bits(one.sparse_means["table"].to_dense(), other.sparse_means["table"].to_dense())
+        assert list(one.states.by_name["table"]) == ["residual"] and not one.states.means
+
+    run_ranks(2, fn)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -18,6 +18,20 @@ def test_nesterov_does_too(ranks: Pool, warmup: int) -> None:
     ranks.play("optimizers.sgd_trains_as_without", ranks=2, memory=memory, warmup=warmup, nesterov=True)
 
 
+@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc"])
+def test_tables_with_sparse_gradients_do_too(ranks: Pool, memory: str) -> None:
+    ranks.play("optimizers.tables_train_as_without", ranks=2, memory=memory)
+
+
+def test_tables_keep_their_look_ahead(ranks: Pool) -> None:
+    ranks.play("optimizers.tables_train_as_without", ranks=2, memory="dgc(nesterov=true)", nesterov=True)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gmc_follows_the_learning_rate(ranks: Pool, momentum: float) -> None:
+    ranks.play("optimizers.gmc_follows_the_rate", ranks=2, momentum=momentum)
+
+
 @pytest.mark.parametrize("kind", ["Adam", "AdamW"])
 def test_adam_has_no_first_moment_where_gradients_are_sparse(ranks: Pool, kind: str) -> None:
     ranks.play("optimizers.adam_has_no_first_moment_where_sparse", ranks=2, kind=kind)

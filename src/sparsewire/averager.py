@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from . import kernels
 from .comm import Communicator
 from .exchange import Clock, Outcome, Piece, Turn, average_dense
 from .kernels import Array
-from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out
+from .layout import Buffer, Layout, Open, Segment, Slice, clipped, has_gradient, lay_out
+from .memory import Residual
 from .model_select import ModelSelect
+from .momentum import follow_rate, hand_out
 from .schedule import Settings
 from .scheme import Scheme, scheme
 from .sparse import Sparse
@@ -52,6 +55,12 @@ class Averager:
         """This step's; None if it is dense."""
         return self.settings.schedule.at(self.step)
 
+    @property
+    def _sparse_plan(self) -> Scheme | None:
+        """The same for sparse gradients."""
+        plan = self.scheme
+        return plan if plan is None or plan.memory.held_momentum is None else replace(plan, memory=Residual())
+
     # --- phase 1: nothing is written ---
 
     def put(self, tensors: Mapping[str, Array | Sparse], dtypes: Mapping[str, str] | None = None) -> None:
@@ -76,11 +85,12 @@ class Averager:
     def _put_buffers(self, buffers: Sequence[Buffer]) -> None:
         self._follow()
         self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
-        plan = self.scheme
+        plan, memory = self.scheme, self.settings.schedule.scheme.memory
+        buffers = [follow_rate(buffer, self.states.means, self.settings, memory) for buffer in buffers]
         self._open += [self._average(buffer) for buffer in buffers] if plan is None else self._exchange(buffers, plan)
 
     def put_sparse(self, name: str, x: Sparse) -> None:
-        """A sparse gradient: its entries are sent as they are, in dense steps without loss."""
+        """A sparse gradient: all its entries are sent, in dense steps without loss; its momentum is the optimizer's."""
         if self.settings.clip_norm is not None:
             self._unclipped.append((name, x))
         else:
@@ -89,7 +99,7 @@ class Averager:
     def _put_sparse(self, name: str, x: Sparse) -> None:
         self._follow()
         self._bytes_dense += x.numel * ITEM_SIZE[x.dtype]
-        plan = self.scheme or LOSSLESS
+        plan = self._sparse_plan or LOSSLESS
         piece = Piece(name, x, x.shape, x.dtype, self.states.of_sparse(name, x, plan.memory.buffers))
         self._sparse.append((piece, self._run([piece], plan)[0]))
 
@@ -143,7 +153,7 @@ class Averager:
         """
         for item in segment.members if plan.memory.buffers else ():
             x = numbers[item.start : item.stop]
-            if not (x[:64].any() or x.any()):
+            if not has_gradient(x):
                 self.states.set_aside(segment, item, plan.memory.buffers, x.dtype)
 
     def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
@@ -172,7 +182,7 @@ class Averager:
         self._model.keep(finite)
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
-        self.sparse_means = {one.name: self._finish_sparse(one, outcome, plan, finite) for one, outcome in self._sparse}
+        self.sparse_means = {one.name: self._finish_sparse(one, outcome, finite) for one, outcome in self._sparse}
         self.abandon()
         self.step, self.was_sparse = self.step + 1, plan is not None
         if self.settings.on_step is not None:
@@ -223,7 +233,7 @@ class Averager:
             numbers[item.start : item.stop] = mean
         if finite and plan.memory.held_momentum:
             with self.clock("hand out"):
-                self._hand_out(one, numbers, plan.memory.held_momentum)
+                hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory)
         one.buffer.write(numbers)
 
     def _settle(self, item: Slice, x: Array, mean: Array, plan: Scheme) -> None:
@@ -233,19 +243,8 @@ class Averager:
         else:
             self.states.drop(item.name)
 
-    def _hand_out(self, one: Open, numbers: Array, held: float) -> None:
-        """What the optimizer gets: M_t − momentum · M_{t−1}, so that its own momentum buffer equals M_t."""
-        momenta = self.settings.momenta() if self.settings.momenta is not None else None
-        for item in one.buffer.slices:
-            momentum = momenta.get(item.name, 0.0) if momenta is not None else held
-            if momentum and self.settings.is_sparse(item.name, item.size):
-                mean = numbers[item.start : item.stop]
-                before = self.states.means.get(item.name)
-                self.states.means[item.name] = kernels.threshold(mean, 1, threads=kernels.threads)
-                if before is not None:
-                    kernels.scatter_add(mean, *before, -momentum)
-
-    def _finish_sparse(self, piece: Piece, outcome: Outcome, plan: Scheme | None, finite: bool) -> Sparse:
+    def _finish_sparse(self, piece: Piece, outcome: Outcome, finite: bool) -> Sparse:
+        plan = self._sparse_plan
         if finite and plan is not None:
             with self.clock("keep"):
                 piece.keep(plan, outcome)

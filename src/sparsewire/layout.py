@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -58,10 +59,19 @@ class Buffer:
 
     def scaled(self, factor: float) -> Buffer:
         """The same with its numbers multiplied."""
+        return self.changed(lambda numbers: np.multiply(numbers, numbers.dtype.type(factor), out=numbers))
+
+    def changed(self, change: Callable[[Array], Any]) -> Buffer:
+        """The same with its numbers changed in place: at once, or at each `take` that gives a copy."""
         if self.copies:
-            return replace(self, take=lambda: np.multiply(self.take(), factor, dtype=work_dtype(self.dtype)))
-        numbers = self.read()
-        np.multiply(numbers, numbers.dtype.type(factor), out=numbers)
+
+            def take() -> Array:
+                numbers = self.take()
+                change(numbers)
+                return numbers
+
+            return replace(self, take=take)
+        change(self.read())
         return self
 
     def read(self) -> Array:
@@ -133,6 +143,11 @@ def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: i
             runs[-1].append(item)
     members = [tuple(item for item in run if item not in dense) for run in runs]
     return Layout(tuple(Segment(some) for some in members if some), tuple(dense))
+
+
+def has_gradient(x: Array) -> bool:
+    """Whether anything of a parameter's gradient is not zero: DDP leaves zeros for a parameter that was not used."""
+    return bool(x[:64].any() or x.any())
 
 
 Part = Sequence[Buffer] | tuple[str, Sparse]

@@ -49,10 +49,8 @@ class Largest(Select):
 
     def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> Entries:
         edge = kernels.magnitude_edge(self.low, x.dtype)
-        return kernels.topk_sum(
-            terms.residual, x, min(self.k, x.size), terms.decay, terms.velocity, terms.momentum, terms.nesterov, edge,
-            threads=kernels.threads,
-        )  # fmt: skip
+        count = min(self.k, x.size)
+        return kernels.topk_sum(terms.residual, x, count, terms.decay, terms.gain, edge, threads=kernels.threads)
 
 
 class Candidates:

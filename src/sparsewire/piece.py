@@ -131,12 +131,15 @@ class Told:
     mean: Callable[[], Sparse]
 
     @property
-    def sent_at(self) -> Array | None:
-        return elements(self.sent.indices, self.sent.width) if self.sent.transform is None else None
+    def sent_entries(self) -> tuple[Array, Array] | None:
+        if self.sent.transform is not None:
+            return None
+        return elements(self.sent.indices, self.sent.width), self.sent.work_values
 
     def take_sent(self, array: Array) -> None:
-        if self.sent.transform is None:
-            kernels.scatter_add(array, elements(self.sent.indices, self.sent.width), self.sent.work_values, -1.0)
+        entries = self.sent_entries
+        if entries is not None:
+            kernels.scatter_add(array, *entries, -1.0)
         else:
             array -= self.sent.flat()
 
@@ -157,8 +160,8 @@ class _Gathered:
     mean: Callable[[], Sparse]
 
     @property
-    def sent_at(self) -> Array | None:
-        return elements(np.searchsorted(self.where, self.sent.indices), self.sent.width)
+    def sent_entries(self) -> tuple[Array, Array] | None:
+        return elements(np.searchsorted(self.where, self.sent.indices), self.sent.width), self.sent.work_values
 
     def take_sent(self, array: Array) -> None:
         with np.errstate(all="ignore"):

@@ -134,7 +134,7 @@ class Settings:
     on_step: Callable[[dict[str, Any]], None] | None = None
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
     momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
-
+    rates: Callable[[], Mapping[str, float]] | None = None  # its learning rates by parameter; None: constant
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
 
     def __post_init__(self) -> None:

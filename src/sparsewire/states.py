@@ -7,11 +7,12 @@ lie side by side in one array, and each name has a view of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from . import kernels
 from .contract import Memory, State
 from .errors import InputError
 from .kernels import Array, all_finite
@@ -20,6 +21,7 @@ from .sparse import Sparse, work_dtype
 
 STATE_VERSION = 2
 BLOCK = 2**20
+LEAST_RATE = 1e-30  # a smaller one counts as zero
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,38 @@ class Rows:
     width: int
 
 
+@dataclass(frozen=True)
+class Mean:
+    """A step's mean, sparse, and the learning rate that it was applied with, if that is known."""
+
+    indices: Array
+    values: Array
+    rate: float | None = None
+
+    def add_to(self, out: Array, factor: float) -> None:
+        kernels.scatter_add(out, self.indices, self.values, factor)
+
+    def scaled(self, factor: float) -> Mean:
+        return replace(self, values=self.values * self.values.dtype.type(factor))
+
+    def change(self, rate: float | None) -> float:
+        """η_{t−1}/η_t − 1: how the movement that it caused counts at another rate.
+
+        At a rate of zero nothing moves and no quotient exists: the rate counts as unchanged. What was sent at a rate of
+        zero has moved nothing, so nothing of it is left afterwards (−1).
+        """
+        if self.rate is None or rate is None or rate < LEAST_RATE:
+            return 0.0
+        return self.rate / rate - 1 if self.rate >= LEAST_RATE else -1.0
+
+
 class States:
     """One flat array per parameter and buffer, zero at first."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, dict[str, Array]] = {}
         self.rows: dict[str, Rows] = {}
-        self.means: dict[str, tuple[Array, Array]] = {}  # of the step before, sparse; the same on every rank
+        self.means: dict[str, Mean] = {}  # of the step before, the same on every rank
         self._joined: dict[tuple[Segment, str], Array] = {}
         self._aside: list[tuple[Array, Array]] = []
 
@@ -94,7 +121,7 @@ class States:
 
     def multiply(self, factor: float) -> None:
         """All buffers, in place; zeros are left alone, so that pages which were never touched stay so."""
-        self.means = {name: (at, mean * mean.dtype.type(factor)) for name, (at, mean) in self.means.items()}
+        self.means = {name: mean.scaled(factor) for name, mean in self.means.items()}
         for buffers in self.by_name.values():
             for kept in buffers.values():
                 for start in range(0, kept.size, BLOCK):
@@ -128,17 +155,23 @@ class States:
         values = table[some].reshape(-1)
         return {"indices": some, "values": values, "shape": list(rows.shape), "dtype": rows.dtype, "width": rows.width}
 
-    def saved_means(self) -> dict[str, dict[str, Array]]:
-        return {name: {"indices": at, "values": mean} for name, (at, mean) in self.means.items()}
+    def saved_means(self) -> dict[str, dict[str, Any]]:
+        return {
+            name: {"indices": mean.indices, "values": mean.values, "rate": mean.rate}
+            for name, mean in self.means.items()
+        }
 
-    def load(self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Array]]) -> None:
+    def load(self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes over what `saved` and `saved_means` gave."""
         read = {
             name: {buffer: _read(name, kept) for buffer, kept in buffers.items()} for name, buffers in saved.items()
         }
         self.by_name = {name: {b: array for b, (array, _) in buffers.items()} for name, buffers in read.items()}
         self.rows = {name: rows for name, found in read.items() for _, rows in found.values() if rows is not None}
-        self.means = {name: (np.array(kept["indices"]), np.array(kept["values"])) for name, kept in means.items()}
+        self.means = {
+            name: Mean(np.array(kept["indices"]), np.array(kept["values"]), kept.get("rate"))
+            for name, kept in means.items()
+        }
         self._joined = {}
 
 

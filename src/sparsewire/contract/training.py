@@ -17,31 +17,38 @@ from .base import Codec, Context
 
 @dataclass(frozen=True)
 class Terms:
-    """A compensated gradient that is a sum of arrays: decay · residual + x.
+    """A compensated gradient that is a sum of arrays: decay · residual + gain · x.
 
-    With a velocity, momentum · velocity + x takes the place of x, with Nesterov's look-ahead
-    momentum · (velocity + x) + x.
+    A velocity is moved on after each step, velocity ← momentum · velocity + x, and zeroed where something was sent if
+    `mask` says so. What the next step adds of it, lead · velocity, is put into the residual at once, so that the
+    selection reads no third array.
     """
 
     residual: Array
     decay: float = 1.0
+    gain: float = 1.0
     velocity: Array | None = None
     momentum: float = 0.0
-    nesterov: bool = False
+    lead: float = 0.0
+    mask: bool = False
 
     def total(self, x: Array) -> Array:
         """The sum, in memory that holds until this thread needs it for another one."""
         kind, out = x.dtype.type, scratch(x.size, x.dtype)
         with np.errstate(all="ignore"):
-            np.copyto(out, x)
-            if self.velocity is not None:
-                ahead = self.velocity + x if self.nesterov else self.velocity
-                np.add(kind(self.momentum) * ahead, x, out=out)
+            np.multiply(kind(self.gain), x, out=out)
             return np.add(self.residual if self.decay == 1 else kind(self.decay) * self.residual, out, out=out)
 
-    def compensate(self, x: Array) -> None:
-        """Puts the sum into the residual and moves the velocity on, in one pass."""
-        kernels.compensate(self.residual, x, self.decay, self.velocity, self.momentum, self.nesterov)
+    def keep(self, x: Array, feedback: Feedback) -> None:
+        """Puts the sum without what was sent into the residual and moves the velocity on, in one pass."""
+        sent = feedback.sent_entries
+        indices, values = (np.empty(0, np.int32), np.empty(0, x.dtype)) if sent is None else sent
+        kernels.compensate(
+            self.residual, x, indices, values, self.decay, self.gain, self.velocity, self.momentum, self.lead,
+            self.mask, threads=kernels.threads,
+        )  # fmt: skip
+        if sent is None:
+            feedback.take_sent(self.residual)
 
 
 class Select(Codec):
@@ -110,8 +117,8 @@ class Feedback(Protocol):
     """What a memory is told after a finite step, element by element of the arrays that it is given."""
 
     @property
-    def sent_at(self) -> Array | None:
-        """Ascending places of what this rank sent; None where a transform spreads it over all elements."""
+    def sent_entries(self) -> tuple[Array, Array] | None:
+        """(ascending places, values) of this rank's part in the mean; None where a transform spreads it over all."""
 
     def take_sent(self, array: Array) -> None:
         """array −= this rank's part in the mean."""
@@ -136,6 +143,11 @@ class Memory(Codec):
         """The momentum that the means already hold, which the optimizer must not add again; None if there is none."""
         momentum: float | None = getattr(self, "momentum", None)
         return momentum
+
+    @property
+    def kept_mean(self) -> float:
+        """The share of each mean that the buffers take up for the next step, as the movement of the weights."""
+        return 0.0
 
     @abstractmethod
     def total(self, state: State, x: Array) -> Array:
@@ -166,6 +178,9 @@ class LinearMemory(Memory):
 
     def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
         return select.pick_sum(self.terms(state), x, ctx)
+
+    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
+        self.terms(state).keep(x, feedback)
 
 
 class Exchange(Codec):

@@ -3,10 +3,18 @@
 Error feedback delays a coordinate and then delivers the sum, which acts like a momentum; a second one behind it, in the
 optimizer, costs accuracy. So the momentum moves in front of the selection, on each rank:
 
-1. velocity ← momentum · velocity + x (Nesterov: momentum · (velocity + x))
-2. residual ← residual + velocity (Nesterov: + x)
-3. The selected part of the residual is sent, and taken from it.
+1. velocity ← momentum · velocity + x
+2. total ← rest + velocity (Nesterov: rest + momentum · velocity + x)
+3. The selected part of the total is sent; rest ← total − sent.
 4. Where something was sent, the velocity is set to zero (factor masking), so that stale momentum does not go on.
+
+The buffer `residual` is the rest and what the next step will add of this velocity: rest + momentum · velocity
+(Nesterov: rest + momentum² · velocity). The total of the next step is then residual + x (Nesterov:
+residual + (1 + momentum) · x), and the selection reads two arrays, as without a velocity.
+
+Masking acts on whatever is sent, so it takes the momentum away in steps that send much, as at the dense-like start of a
+schedule; with everything sent it leaves none. `mask=false` is momentum correction alone: with everything sent, SGD with
+momentum. Dense warm-up steps do not mask.
 
 The mean M of what is sent already holds the momentum; the optimizer is handed M_t − momentum · M_{t−1}, and its own
 momentum buffer then equals M_t.
@@ -16,7 +24,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..contract import Feedback, LinearMemory, State, Terms
+import numpy as np
+
+from ..contract import LinearMemory, State, Terms
 from ..kernels import Array
 
 
@@ -37,15 +47,12 @@ class DGC(LinearMemory):
         self.expect(0 <= self.momentum < 1, "momentum lies in 0 ≤ momentum < 1")
 
     def terms(self, state: State) -> Terms:
-        return Terms(state["residual"], 1.0, state["velocity"], self.momentum, self.nesterov)
-
-    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
-        self.terms(state).compensate(x)
-        feedback.take_sent(state["residual"])
-        sent_at = feedback.sent_at
-        if self.mask and sent_at is not None:
-            state["velocity"][sent_at] = 0
+        momentum = self.momentum
+        gain, lead = (1 + momentum, momentum**2) if self.nesterov else (1.0, momentum)
+        return Terms(state["residual"], 1.0, gain, state["velocity"], momentum, lead, self.mask)
 
     def keep_dense(self, state: State, x: Array, mean: Array) -> None:
-        self.terms(state).compensate(x)
-        state["residual"][:] = 0
+        terms, velocity = self.terms(state), state["velocity"]
+        velocity *= x.dtype.type(terms.momentum)
+        velocity += x
+        np.multiply(velocity, x.dtype.type(terms.lead), out=state["residual"])

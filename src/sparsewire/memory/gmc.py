@@ -1,12 +1,13 @@
 """`gmc`: global momentum compression (Zhao et al., arXiv 1905.12948).
 
-The momentum is that of the common weights, which every rank knows: (β/η)(w_t − w_{t−1}) is −β times the mean of the
-step before, at a constant rate and without weight decay. Adding β · mean to the residual after each step is all it
-takes, and no second buffer:
+The momentum is that of the common weights, which every rank knows: the compensated gradient is
+residual + x − (momentum/η_t)(w_t − w_{t−1}). Without weight decay the last term is momentum · (η_{t−1}/η_t) · mean of
+the step before. Adding momentum · mean to the residual after each step is all it takes, and no second buffer:
 
 1. The selected part of residual + x is sent.
 2. residual ← residual + x − sent + momentum · mean
 
+When the learning rate η changes, whoever knows it adds the difference to the next gradient x (`sparsewire.momentum`).
 As with `dgc`, the mean already holds the momentum.
 """
 
@@ -32,13 +33,16 @@ class GMC(LinearMemory):
     def check(self) -> None:
         self.expect(0 <= self.momentum < 1, "momentum lies in 0 ≤ momentum < 1")
 
+    @property
+    def kept_mean(self) -> float:
+        return self.momentum
+
     def terms(self, state: State) -> Terms:
         return Terms(state["residual"])
 
     def keep(self, state: State, x: Array, feedback: Feedback) -> None:
-        self.terms(state).compensate(x)
-        feedback.take_sent(state["residual"])
-        feedback.add_mean(state["residual"], self.momentum)
+        super().keep(state, x, feedback)
+        feedback.add_mean(state["residual"], self.kept_mean)
 
     def keep_dense(self, state: State, x: Array, mean: Array) -> None:
-        state["residual"][:] = mean * mean.dtype.type(self.momentum)
+        state["residual"][:] = mean * mean.dtype.type(self.kept_mean)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..contract import Feedback, LinearMemory, State, Terms
-from ..kernels import Array
+from ..contract import LinearMemory, State, Terms
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,3 @@ class Residual(LinearMemory):
 
     def terms(self, state: State) -> Terms:
         return Terms(state["residual"], self.decay)
-
-    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
-        self.terms(state).compensate(x)
-        feedback.take_sent(state["residual"])

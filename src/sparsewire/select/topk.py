@@ -57,7 +57,5 @@ class TopK(Counted):
     def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> tuple[Array, Array]:
         if self.k == 0:
             return super().pick_sum(terms, x, ctx)
-        return kernels.topk_sum(
-            terms.residual, x, self.count(x.size), terms.decay, terms.velocity, terms.momentum, terms.nesterov,
-            threads=kernels.threads,
-        )  # fmt: skip
+        count = self.count(x.size)
+        return kernels.topk_sum(terms.residual, x, count, terms.decay, terms.gain, threads=kernels.threads)

@@ -66,7 +66,7 @@ def attach(
             )  # fmt: skip
             fit = fit_optimizer(optimizer, settings, named)
             if fit is not None:
-                settings = replace(settings, momenta=fit.momenta)
+                settings = replace(settings, momenta=fit.momenta, rates=fit.rates)
             hook = free_hook(wrapped)
         except Exception as error:
             refuse(group.comm, error)

@@ -42,8 +42,15 @@ class Fit:
 
     def momenta(self) -> dict[str, float]:
         """SGD's momentum by parameter name."""
+        return self._by_name("momentum")
+
+    def rates(self) -> dict[str, float]:
+        """The learning rates by parameter name."""
+        return self._by_name("lr")
+
+    def _by_name(self, setting: str) -> dict[str, float]:
         return {
-            self._names[parameter]: float(group.get("momentum", 0.0))
+            self._names[parameter]: float(group.get(setting, 0.0))
             for group in self._whole()
             for parameter in group["params"]
             if parameter in self._names
@@ -90,7 +97,9 @@ class Fit:
         return [part for part in parts if part["params"]]
 
     def _travels_sparse(self, parameter: torch.Tensor) -> bool:
-        return parameter in self._names and self._is_sparse(parameter)
+        """A sparse (COO) gradient is sent whole, so its momentum is the optimizer's."""
+        whole = parameter.grad is not None and parameter.grad.is_sparse
+        return parameter in self._names and self._is_sparse(parameter) and not whole
 
     # --- do they fit? ---
 

@@ -8,13 +8,12 @@
 #include <algorithm>
 #include <variant>
 
-#include "common.hpp"
+#include "entries.hpp"
 
 namespace sparsewire {
 namespace {
 
 constexpr size_t kBlock = size_t{1} << 14;
-constexpr size_t kWorker = size_t{1} << 17;      // the least elements for a thread
 constexpr size_t kCacheBytes = size_t{1} << 24;  // a larger output would not stay in cache anyway
 
 template <class T, class Index>
@@ -24,16 +23,6 @@ struct Part {
 };
 template <class T>
 using AnyPart = std::variant<Part<T, int32_t>, Part<T, int64_t>>;
-
-// Whether the indices ascend within 0 … size − 1: for ascending ones the first and the last decide.
-template <class Index>
-bool fits(const Index* indices, size_t n, size_t size) {
-  if (n == 0) return true;
-  if (indices[0] < 0 || static_cast<uint64_t>(indices[n - 1]) >= size) return false;
-  Index disorder = 0;
-  for (size_t i = 1; i < n; ++i) disorder |= indices[i - 1] >= indices[i];
-  return !disorder;
-}
 
 // Adds the entries below `end`, from entry `at` on, to a block that starts at `begin`; returns the first entry left.
 template <class T, class Index>
@@ -58,19 +47,12 @@ void copy_past_cache(void* to, const void* from, size_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
-template <class T, class Index>
-size_t first_from(const Part<T, Index>& part, size_t begin) {
-  const Index* indices = part.indices.data();
-  const auto below = [&](Index index) { return static_cast<size_t>(index) < begin; };
-  return std::partition_point(indices, indices + part.indices.size(), below) - indices;
-}
-
 template <class T>
 void accumulate_range(T* out, size_t begin, size_t end, const std::vector<AnyPart<T>>& parts, T scale, bool around,
                       size_t* cursors) {
   alignas(64) T apart[kBlock];
   for (size_t p = 0; p < parts.size(); ++p)
-    cursors[p] = std::visit([&](const auto& part) { return first_from(part, begin); }, parts[p]);
+    cursors[p] = std::visit([&](const auto& part) { return first_from(part.indices.data(), part.indices.size(), begin); }, parts[p]);
   for (size_t at = begin; at < end; at += kBlock) {
     const size_t stop = std::min(end, at + kBlock), bytes = (stop - at) * sizeof(T);
     T* block = around ? apart : out + at;

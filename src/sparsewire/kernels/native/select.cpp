@@ -213,24 +213,11 @@ nb::object topk(const In<T>& x, int64_t k, int64_t edge, int threads) {
 }
 
 template <class T>
-nb::object topk_sum(const In<T>& residual, const In<T>& x, int64_t k, double decay, std::optional<In<T>> velocity,
-                    double momentum, bool nesterov, int64_t edge, int threads) {
+nb::object topk_sum(const In<T>& residual, const In<T>& x, int64_t k, double decay, double gain, int64_t edge,
+                    int threads) {
   require(residual.size() == x.size(), "the residual and x differ in size");
-  require(!velocity || velocity->size() == x.size(), "the velocity and x differ in size");
-  const Terms<T> terms{residual.data(), velocity ? velocity->data() : nullptr, static_cast<T>(decay),
-                       static_cast<T>(momentum), nesterov};
+  const Terms<T> terms{residual.data(), static_cast<T>(decay), static_cast<T>(gain)};
   return topk_of(Dense<T>{x.data(), x.size(), threads, terms}, k, edge);
-}
-
-template <class T>
-void compensate(const InOut<T>& residual, const In<T>& x, double decay, std::optional<InOut<T>> velocity,
-                double momentum, bool nesterov) {
-  require(residual.size() == x.size(), "the residual and x differ in size");
-  require(!velocity || velocity->size() == x.size(), "the velocity and x differ in size");
-  T* moving = velocity ? velocity->data() : nullptr;
-  const Terms<T> terms{residual.data(), moving, static_cast<T>(decay), static_cast<T>(momentum), nesterov};
-  nb::gil_scoped_release release;
-  passes<T>().advance(residual.data(), moving, terms, x.data(), x.size());
 }
 
 // How many hits to make room for; 0 if there may be so many that two passes are cheaper than the room.
@@ -275,10 +262,7 @@ void bind(nb::module_& m) {
   using nb::arg;
   m.def("topk", &topk<T>, arg("x").noconvert(), arg("k"), arg("edge") = 0, arg("threads") = 1);
   m.def("topk_sum", &topk_sum<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("decay") = 1.0,
-        arg("velocity").noconvert() = nb::none(), arg("momentum") = 0.0, arg("nesterov") = false, arg("edge") = 0,
-        arg("threads") = 1);
-  m.def("compensate", &compensate<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("decay") = 1.0,
-        arg("velocity").noconvert() = nb::none(), arg("momentum") = 0.0, arg("nesterov") = false);
+        arg("gain") = 1.0, arg("edge") = 0, arg("threads") = 1);
   m.def("threshold", &threshold<T>, arg("x").noconvert(), arg("edge"), arg("threads") = 1);
   m.def("read", &read<T>, arg("x").noconvert());
 }

@@ -81,8 +81,8 @@ AVX2 void combine(const Terms<T>& terms, const T* x, size_t n, T* out) {
 }
 
 template <class T>
-AVX2 void advance(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n) {
-  advance_all(residual, velocity, terms, x, n);
+AVX2 void advance(T* residual, T* velocity, T decay, T gain, const Motion<T>& motion, const T* x, size_t n) {
+  advance_all(residual, velocity, decay, gain, motion, x, n);
 }
 
 // For each set of lanes, which lane goes where to close the gaps.
@@ -149,12 +149,10 @@ AVX2 size_t filter_avx2(const int32_t* indices, const float* values, size_t n, i
 }
 
 const Scans avx2_scans = {
-    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::decay>, scan<float, Mode::velocity>,
-      scan<float, Mode::nesterov>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::scaled>},
      combine<float>,
      advance<float>},
-    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::decay>, scan<double, Mode::velocity>,
-      scan<double, Mode::nesterov>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::scaled>},
      combine<double>,
      advance<double>},
     read,

@@ -54,8 +54,8 @@ AVX512 void combine(const Terms<T>& terms, const T* x, size_t n, T* out) {
 }
 
 template <class T>
-AVX512 void advance(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n) {
-  advance_all(residual, velocity, terms, x, n);
+AVX512 void advance(T* residual, T* velocity, T decay, T gain, const Motion<T>& motion, const T* x, size_t n) {
+  advance_all(residual, velocity, decay, gain, motion, x, n);
 }
 
 AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
@@ -63,12 +63,10 @@ AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(d
 }  // namespace
 
 const Scans avx512_scans = {
-    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::decay>, scan<float, Mode::velocity>,
-      scan<float, Mode::nesterov>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::scaled>},
      combine<float>,
      advance<float>},
-    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::decay>, scan<double, Mode::velocity>,
-      scan<double, Mode::nesterov>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::scaled>},
      combine<double>,
      advance<double>},
     read,

@@ -44,8 +44,8 @@ void combine(const Terms<T>& terms, const T* x, size_t n, T* out) {
 }
 
 template <class T>
-void advance(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n) {
-  advance_all(residual, velocity, terms, x, n);
+void advance(T* residual, T* velocity, T decay, T gain, const Motion<T>& motion, const T* x, size_t n) {
+  advance_all(residual, velocity, decay, gain, motion, x, n);
 }
 
 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
@@ -53,12 +53,10 @@ uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, by
 }  // namespace
 
 const Scans plain_scans = {
-    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::decay>, scan<float, Mode::velocity>,
-      scan<float, Mode::nesterov>},
+    {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::scaled>},
      combine<float>,
      advance<float>},
-    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::decay>, scan<double, Mode::velocity>,
-      scan<double, Mode::nesterov>},
+    {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::scaled>},
      combine<double>,
      advance<double>},
     read,

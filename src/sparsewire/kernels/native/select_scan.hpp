@@ -34,83 +34,81 @@ constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are l
 constexpr size_t kAlways = 2;                // entries listed without a branch
 constexpr size_t kSlack = kAlways;           // a listing may write this many entries behind its end
 
-// A compensated gradient, nowhere in memory: decay · residual + inner, where inner is x, or with a velocity
-// momentum · velocity + x (Nesterov: momentum · (velocity + x) + x). Every product and sum is rounded by itself.
+// A compensated gradient, nowhere in memory: decay · residual + gain · x. Every product and sum is rounded by itself.
 template <class T>
 struct Terms {
   const T* residual = nullptr;
-  const T* velocity = nullptr;
-  T decay = 1, momentum = 0;
-  bool nesterov = false;
+  T decay = 1, gain = 1;
 
-  Terms from(size_t at) const {
-    return {residual ? residual + at : nullptr, velocity ? velocity + at : nullptr, decay, momentum, nesterov};
-  }
+  Terms from(size_t at) const { return {residual ? residual + at : nullptr, decay, gain}; }
 };
 
-// Which of them a pass reads: x alone, residual + x, …
-enum class Mode { list = 0, sum = 1, decay = 2, velocity = 3, nesterov = 4 };
-constexpr size_t kModes = 5;
+// What a pass reads: x alone, residual + x, or both with their factors.
+enum class Mode { list = 0, sum = 1, scaled = 2 };
+constexpr size_t kModes = 3;
 
 template <class T>
 Mode mode_of(const Terms<T>& terms) {
   if (!terms.residual) return Mode::list;
-  if (!terms.velocity) return terms.decay == 1 ? Mode::sum : Mode::decay;
-  return terms.nesterov ? Mode::nesterov : Mode::velocity;
-}
-
-// The sum of loaded numbers or vectors V.
-template <Mode kMode, class T, class V>
-SPARSEWIRE_INLINE void add_up(const Terms<T>& terms, const V& r, const V& v, const V& x, V& out) {
-  if constexpr (kMode == Mode::list) out = x;
-  if constexpr (kMode == Mode::sum) out = r + x;
-  if constexpr (kMode == Mode::decay) out = terms.decay * r + x;
-  if constexpr (kMode == Mode::velocity) out = terms.decay * r + (terms.momentum * v + x);
-  if constexpr (kMode == Mode::nesterov) out = terms.decay * r + (terms.momentum * (v + x) + x);
+  return terms.decay == 1 && terms.gain == 1 ? Mode::sum : Mode::scaled;
 }
 
 // The compensated gradient at an entry, or at as many as V has lanes.
 template <Mode kMode, class T, class V>
 SPARSEWIRE_INLINE void load_sum(const Terms<T>& terms, const T* x, size_t at, V& out) {
-  V r = {}, v = {}, g;
+  V r = {}, g;
   std::memcpy(&g, x + at, sizeof g);
   if constexpr (kMode != Mode::list) std::memcpy(&r, terms.residual + at, sizeof r);
-  if constexpr (kMode >= Mode::velocity) std::memcpy(&v, terms.velocity + at, sizeof v);
-  add_up<kMode>(terms, r, v, g, out);
+  if constexpr (kMode == Mode::list) out = g;
+  if constexpr (kMode == Mode::sum) out = r + g;
+  if constexpr (kMode == Mode::scaled) out = terms.decay * r + terms.gain * g;
 }
 
-// out[i] = the compensated gradient at i. The branches are outside the loops, which compilers vectorise.
+// out[i] = the compensated gradient at i; compilers vectorise the loop.
 template <class T>
 SPARSEWIRE_INLINE void combine_all(const Terms<T>& terms, const T* x, size_t n, T* out) {
-  const T *r = terms.residual, *v = terms.velocity;
-  const T decay = terms.decay, momentum = terms.momentum;
-  if (!r) {
-    std::memcpy(out, x, n * sizeof(T));
-  } else if (!v) {
-    for (size_t i = 0; i < n; ++i) out[i] = decay * r[i] + x[i];
-  } else if (terms.nesterov) {
-    for (size_t i = 0; i < n; ++i) out[i] = decay * r[i] + (momentum * (v[i] + x[i]) + x[i]);
-  } else {
-    for (size_t i = 0; i < n; ++i) out[i] = decay * r[i] + (momentum * v[i] + x[i]);
-  }
+  if (!terms.residual) return void(std::memcpy(out, x, n * sizeof(T)));
+  for (size_t i = 0; i < n; ++i) out[i] = terms.decay * terms.residual[i] + terms.gain * x[i];
 }
 
-// The same into the residual, and the velocity moves on: momentum · velocity + x (Nesterov: momentum · (velocity + x)).
+// The next block of an array, which some processors do not fetch by themselves beyond a page.
 template <class T>
-SPARSEWIRE_INLINE void advance_all(T* r, T* v, const Terms<T>& terms, const T* x, size_t n) {
-  const T decay = terms.decay, momentum = terms.momentum;
+SPARSEWIRE_INLINE void prefetch_word(const T* x) {
+  for (size_t i = kBlock<T>; i < kBlock<T> + kWord; i += 64 / sizeof(T)) __builtin_prefetch(x + i);
+}
+
+// What a velocity adds to an update: the rules, and for each element what was sent and which bits of its velocity stay.
+template <class T>
+struct Motion {
+  T momentum, lead;
+  const T* sent;
+  const Bits<T>* moving;
+};
+
+template <class T>
+SPARSEWIRE_INLINE T masked(T value, Bits<T> mask) {
+  Bits<T> bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  bits &= mask;
+  std::memcpy(&value, &bits, sizeof bits);
+  return value;
+}
+
+// The compensated gradient into the residual; with a velocity without what was sent, and lead · velocity besides.
+template <class T>
+SPARSEWIRE_INLINE void advance_all(T* __restrict r, T* __restrict v, T decay, T gain, const Motion<T>& motion,
+                                   const T* __restrict x, size_t n) {
   if (!v) {
-    for (size_t i = 0; i < n; ++i) r[i] = decay * r[i] + x[i];
-  } else if (terms.nesterov) {
-    for (size_t i = 0; i < n; ++i) {
-      v[i] = momentum * (v[i] + x[i]);
-      r[i] = decay * r[i] + (v[i] + x[i]);
-    }
-  } else {
-    for (size_t i = 0; i < n; ++i) {
-      v[i] = momentum * v[i] + x[i];
-      r[i] = decay * r[i] + v[i];
-    }
+    for (size_t i = 0; i < n; ++i) r[i] = decay * r[i] + gain * x[i];
+    return;
+  }
+  const T momentum = motion.momentum, lead = motion.lead;
+  const T* __restrict sent = motion.sent;
+  const Bits<T>* __restrict moving = motion.moving;
+  for (size_t i = 0; i < n; ++i) {
+    const T moved = masked(momentum * v[i] + x[i], moving[i]);
+    r[i] = decay * r[i] + gain * x[i] - sent[i] + lead * moved;
+    v[i] = moved;
   }
 }
 
@@ -125,7 +123,7 @@ template <class T>
 struct Passes {
   Scan<T> scan[kModes];  // by Mode
   void (*combine)(const Terms<T>& terms, const T* x, size_t n, T* out);
-  void (*advance)(T* residual, T* velocity, const Terms<T>& terms, const T* x, size_t n);
+  void (*advance)(T* residual, T* velocity, T decay, T gain, const Motion<T>& motion, const T* x, size_t n);
 };
 
 struct Scans {
@@ -155,23 +153,14 @@ SPARSEWIRE_INLINE void list_lowest(uint64_t& word, const Terms<T>& terms, const 
   word &= word - 1;
 }
 
-// The next block of every array that is read.
-template <Mode kMode, class T>
-SPARSEWIRE_INLINE void prefetch(const Terms<T>& terms, const T* x) {
-  for (size_t i = kBlock<T>; i < kBlock<T> + kWord; i += 64 / sizeof(T)) {
-    __builtin_prefetch(x + i);
-    if constexpr (kMode != Mode::list) __builtin_prefetch(terms.residual + i);
-    if constexpr (kMode >= Mode::velocity) __builtin_prefetch(terms.velocity + i);
-  }
-}
-
 // Some entries of every word are written whether or not they are hits, and the next block is fetched meanwhile.
 template <Mode kMode, class T>
 SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, Terms<T> terms, const T* x, int32_t first,
                                     int32_t* indices, T* values) {
   size_t size = 0;
   for (size_t w = 0; w < count; ++w, x += kWord, first += kWord) {
-    prefetch<kMode>(terms, x);
+    prefetch_word(x);
+    if constexpr (kMode != Mode::list) prefetch_word(terms.residual);
     uint64_t word = words[w];
     const size_t hits = __builtin_popcountll(word);
 #pragma GCC unroll 2
@@ -181,7 +170,6 @@ SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, Terms<T
       list_lowest<kMode>(word, terms, x, first, indices + size + i, values + size + i);
     size += hits;
     if constexpr (kMode != Mode::list) terms.residual += kWord;
-    if constexpr (kMode >= Mode::velocity) terms.velocity += kWord;
   }
   return size;
 }

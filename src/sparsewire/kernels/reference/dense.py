@@ -36,36 +36,39 @@ def topk(x: Array, k: int, edge: int = 0, threads: int = 1) -> tuple[Array, Arra
 
 
 def topk_sum(
-    residual: Array, x: Array, k: int, decay: float = 1.0, velocity: Array | None = None, momentum: float = 0.0,
-    nesterov: bool = False, edge: int = 0, threads: int = 1,
-) -> tuple[Array, Array]:  # fmt: skip
-    """`topk` of the compensated gradient, which is not written out; the arrays stay as they are.
+    residual: Array, x: Array, k: int, decay: float = 1.0, gain: float = 1.0, edge: int = 0, threads: int = 1
+) -> tuple[Array, Array]:
+    """`topk` of the compensated gradient decay · residual + gain · x, which is not written out.
 
-    That is decay · residual + x, or with a velocity decay · residual + (momentum · velocity + x), and with Nesterov's
-    look-ahead decay · residual + (momentum · (velocity + x) + x). Every product and sum is rounded by itself.
+    Every product and sum is rounded by itself.
     """
-    kept, moved = residual.copy(), None if velocity is None else velocity.copy()
-    compensate(kept, x, decay, moved, momentum, nesterov)
-    return topk(kept, k, edge)
+    if residual.size != x.size:
+        raise ValueError("the residual and x differ in size")
+    with np.errstate(all="ignore"):
+        return topk(x.dtype.type(decay) * residual + x.dtype.type(gain) * x, k, edge)
 
 
 def compensate(
-    residual: Array, x: Array, decay: float = 1.0, velocity: Array | None = None, momentum: float = 0.0,
-    nesterov: bool = False,
+    residual: Array, x: Array, indices: Array, sent: Array, decay: float = 1.0, gain: float = 1.0,
+    velocity: Array | None = None, momentum: float = 0.0, lead: float = 0.0, mask: bool = False, threads: int = 1,
 ) -> None:  # fmt: skip
-    """Puts the compensated gradient of `topk_sum` into the residual, and moves the velocity on, both in place.
+    """What is kept of a step: residual ← decay · residual + gain · x − what was sent, at ascending indices; in place.
 
-    The velocity becomes momentum · velocity + x, with Nesterov's look-ahead momentum · (velocity + x).
+    With a velocity, velocity ← momentum · velocity + x, set to zero where something was sent if it is masked, and
+    residual ← residual + lead · velocity.
     """
-    kind = x.dtype.type
     if residual.size != x.size or (velocity is not None and velocity.size != x.size):
         raise ValueError("the residual, the velocity and x differ in size")
+    kind = x.dtype.type
     with np.errstate(all="ignore"):
-        inner = x
+        total = kind(decay) * residual + kind(gain) * x
+        scatter_add(total, indices, sent, -1.0)
         if velocity is not None:
-            velocity[:] = kind(momentum) * (velocity + x) if nesterov else kind(momentum) * velocity + x
-            inner = velocity + x if nesterov else velocity
-        residual[:] = kind(decay) * residual + inner
+            velocity[:] = kind(momentum) * velocity + x
+            if mask:
+                velocity[indices] = 0
+            total += kind(lead) * velocity
+    residual[:] = total
 
 
 def magnitude_edge(low: float, dtype: np.dtype[np.floating]) -> int:

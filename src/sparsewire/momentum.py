@@ -1,0 +1,53 @@
+"""What of a momentum passes from one step to the next outside the buffers: the means of the step before.
+
+They are sparse and the same on every rank. Two things are done with them:
+- Where a memory puts the momentum in front of the selection, the mean M_t already holds it. The optimizer is handed
+  M_t − momentum · M_{t−1}; its own momentum buffer then equals M_t.
+- A memory that adds a share β of each mean to its buffers (`gmc`) means the movement of the weights by it,
+  −(β/η_t)(w_t − w_{t−1}), which is β · (η_{t−1}/η_t) · M_{t−1}: when the learning rate η changes, the gradient gets the
+  difference β · (η_{t−1}/η_t − 1) · M_{t−1}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import kernels
+from .contract import Memory
+from .kernels import Array
+from .layout import Buffer, has_gradient
+from .schedule import Settings
+from .states import Mean
+
+
+def follow_rate(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
+    """The buffer with what a change of the learning rate adds to its gradients; where there is none, it waits."""
+    if not memory.kept_mean or settings.rates is None:
+        return buffer
+    rates = settings.rates()
+    found = [(item, means[item.name]) for item in buffer.slices if item.name in means]
+    changes = [(item, mean, memory.kept_mean * mean.change(rates.get(item.name))) for item, mean in found]
+    if not any(factor for _, _, factor in changes):
+        return buffer
+
+    def add(numbers: Array) -> None:
+        for item, mean, factor in changes:
+            x = numbers[item.start : item.stop]
+            if has_gradient(x):
+                mean.add_to(x, factor)
+
+    return buffer.changed(add)
+
+
+def hand_out(buffer: Buffer, numbers: Array, means: dict[str, Mean], settings: Settings, memory: Memory) -> None:
+    """Puts what the optimizer gets into the means' places, and remembers these."""
+    momenta = settings.momenta() if settings.momenta is not None else None
+    rates = settings.rates() if settings.rates is not None else {}
+    for item in buffer.slices:
+        momentum = momenta.get(item.name, 0.0) if momenta is not None else memory.held_momentum
+        if settings.is_sparse(item.name, item.size) and (momentum or (memory.kept_mean and rates)):
+            mean, before = numbers[item.start : item.stop], means.get(item.name)
+            entries = kernels.threshold(mean, 1, threads=kernels.threads)
+            means[item.name] = Mean(*entries, rates.get(item.name))
+            if momentum and before is not None:
+                before.add_to(mean, -momentum)
