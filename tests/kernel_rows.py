@@ -242,6 +242,8 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),
     "huffman_lengths": st.builds(tallies, seeds, st.integers(1, 256), st.integers(1, 53)).map(lambda counts: (counts,)),
+    "one_sign": topk_args(),
+    "one_sign_sum": topk_sum_args(),
     "pack_bits": pack_bits_args(),
     "pack_deltas": st.tuples(st.builds(walks, seeds, sizes)),
     "pack_uneven": pack_uneven_args(),

@@ -44,17 +44,20 @@ HOLES = np.where(np.arange(1200) % 401 == 9, NAN, np.where(np.arange(1200) % 5 =
 RECIPES: dict[str, tuple[str, Any, str]] = {
     **{
         f"indices_{codec}": (f"topk(20%) | indices={codec} | values=raw", PLAIN, "float32")
-        for codec in ("raw", "bitmap", "run_length", "huffman", "elias_fano", "rice", "best")
+        for codec in ("raw", "bitmap", "run_length", "huffman", "elias_fano", "rice", "best", "golomb")
     },
     **{
         f"values_{codec}": (f"topk(k=40) | indices=rice | values={codec}", PLAIN, "float32")
-        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd")
+        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd", "mean", "sign_mean")
     },
     "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
     "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),
     "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano | values=raw", PLAIN, "float32"),
     "select_threshold": ("threshold(value=0.75) | indices=huffman | values=raw", PLAIN, "float32"),
     "select_nonzero": ("nonzero | indices=run_length | values=half", PLAIN, "float32"),
+    "select_one_sign": ("one_sign(ratio=0.07) | indices=golomb | values=mean", PLAIN, "float32"),
+    "one_sign_not_finite": ("one_sign(k=5) | indices=golomb | values=mean", SPOILED, "float64"),
+    "sign_mean_not_finite": ("topk(k=40) | indices=golomb | values=sign_mean", SPOILED, "float16"),
     "memory_none": ("topk(k=5) | memory=none | values=raw", PLAIN, "float32"),
     "chain_qsgd_deflate": ("topk(30%) | values=qsgd(bits=7, bucket=16)+deflate(level=9)", PLAIN, "float32"),
     "chain_half_zstd": ("topk(30%) | values=half+zstd(level=3, shuffle=false)", PLAIN, "float32"),
@@ -85,7 +88,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "entropy_not_finite": ("topk(k=40) | values=entropy", np.append(PLAIN, [NAN, -INF, 4e9, INF]), "float32"),
     **{
         f"wide_{codec}": (f"nonzero | indices={codec} | values=raw", sparse(WIDE), "float32")
-        for codec in ("raw", "run_length", "huffman", "elias_fano", "rice", "best")
+        for codec in ("raw", "run_length", "huffman", "elias_fano", "rice", "best", "golomb")
     },
     **{
         f"{codec}_{index}": (f"topk(k=60) | indices={index} | values={codec}", PLAIN, "float32")

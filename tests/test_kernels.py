@@ -18,7 +18,7 @@ from sparsewire.kernels.reference.frequency_table import _pack_exact
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
-DENSE = ["accumulate", "all_finite", "threshold", "topk", "topk_sum"]
+DENSE = ["accumulate", "all_finite", "one_sign", "one_sign_sum", "threshold", "topk", "topk_sum"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -114,6 +114,9 @@ def exact_table(*frequencies: int) -> np.ndarray:
 REFUSED: list[tuple[str, Args]] = [
     ("topk", (np.zeros(3, np.float32), 4)),
     ("topk", (np.zeros(3, np.float32), -1)),
+    ("one_sign", (np.zeros(3, np.float32), 4)),
+    ("one_sign", (np.zeros(3, np.float32), -1)),
+    ("one_sign_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
     ("compensate", (np.zeros(3, np.float32), np.zeros(4, np.float32))),
     ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1.0, np.zeros(4, np.float32))),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1, 1.0, np.zeros(4, np.float32))),

@@ -6,6 +6,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
+from decimal import Decimal
 
 from .binary import Reader, varint
 from .errors import ChecksumError, FrameError, HeaderError, InputError, LimitExceeded, TruncatedFrame, UnknownVersion
@@ -15,6 +16,7 @@ VERSION = 1
 DTYPE_CODES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
 SLOT_COUNT = 6
 MOST_DIMENSIONS, MOST_STAGES, MOST_PARAMETERS, MOST_TEXT = 32, 8, 32, 256
+MOST_DECIMALS = 30
 CRC_SIZE = 4
 WIDE = 1  # the flag for entries of several numbers
 MOST_WIDTH = 2**32
@@ -137,8 +139,18 @@ def _pack_parameter(value: Parameter) -> bytes:
         case int():
             return b"\3" + varint(value) if value >= 0 else b"\4" + varint(-1 - value)
         case float():
-            return b"\5" + struct.pack("<d", value)
+            return _pack_float(value)
     return b"\6" + _pack_text(value)
+
+
+def _pack_float(value: float) -> bytes:
+    """As settings are written, 0.01, where that is shorter than all bits of the number."""
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    if isinstance(exponent, int) and -MOST_DECIMALS <= exponent <= 0 and not sign:
+        short = b"\7" + varint(int("".join(map(str, digits)))) + bytes([-exponent])
+        if len(short) < 9:
+            return short
+    return b"\5" + struct.pack("<d", value)
 
 
 def _pack_text(text: str) -> bytes:
@@ -185,7 +197,16 @@ def _unpack_parameter(reader: Reader) -> Parameter:
             return float(struct.unpack("<d", reader.take(8))[0])
         case 6:
             return _unpack_text(reader)
+        case 7:
+            return _unpack_decimal(reader)
     raise HeaderError("a setting of an unknown type")
+
+
+def _unpack_decimal(reader: Reader) -> float:
+    digits, places = reader.varint(), reader.byte()
+    if places > MOST_DECIMALS:
+        raise HeaderError(f"a setting with {places} decimals")
+    return float(f"{digits}e-{places}")
 
 
 def _unpack_text(reader: Reader) -> str:

@@ -44,6 +44,8 @@ from .reference import (
     index_dtype,
     magnitude_bits,
     magnitude_edge,
+    one_sign,
+    one_sign_sum,
     pack_bits,
     pack_deltas,
     pack_uneven,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .entropy import Entropy
     from .fit import FitPoly
     from .half import BFloat16, Half
+    from .mean import Mean, SignMean
     from .qsgd import QSGD
     from .quantile import Quantile
     from .raw import RawValues
@@ -25,9 +26,11 @@ HOMES = {
     "FitDExp": "dexp",
     "FitPoly": "fit",
     "Half": "half",
+    "Mean": "mean",
     "QSGD": "qsgd",
     "Quantile": "quantile",
     "RawValues": "raw",
+    "SignMean": "mean",
     "Zstd": "zstd",
 }
 

@@ -31,6 +31,8 @@ from .dense import (
     compensate,
     magnitude_bits,
     magnitude_edge,
+    one_sign,
+    one_sign_sum,
     scatter_add,
     threshold,
     topk,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +40,47 @@ def topk_sum(
     That is decay · residual + x, or with a velocity decay · residual + (momentum · velocity + x), and with Nesterov's
     look-ahead decay · residual + (momentum · (velocity + x) + x). Every product and sum is rounded by itself.
     """
+    return topk(_compensated(residual, x, decay, velocity, momentum, nesterov), k)
+
+
+def one_sign(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
+    """The k largest entries of the sign whose k largest have the larger sum: (indices ascending, values).
+
+    Ties go to the lowest index, equal sums to the positive ones. Of a sign that has fewer than k entries all are taken;
+    zeros have none. Sums are of |value| / the largest of both signs, in float64 and by ascending index. NaN and inf are
+    larger than any number: a sign that has one comes before one that has not, the positive one before both.
+    """
+    sides = []
+    for negative in (False, True):
+        indices, values = topk(np.where(np.signbit(x) == negative, x, x.dtype.type(0)), k)
+        some = magnitude_bits(values) > 0
+        sides.append((indices[some], values[some]))
+    tops = [magnitude_bits(values).max(initial=0) for _, values in sides]
+    spoiled = [top >= magnitude_edge(np.inf, x.dtype) for top in tops]
+    if any(spoiled):
+        return sides[0 if spoiled[0] else 1]
+    top = np.array([max(tops)]).view(x.dtype)
+    first, second = (_share(values, top) for _, values in sides)
+    return sides[0 if first >= second else 1]
+
+
+def _share(values: Array, top: Array) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.add.accumulate(np.abs(values).astype(np.float64) / top)[-1]) if values.size else 0.0
+
+
+def one_sign_sum(
+    residual: Array, x: Array, k: int, decay: float = 1.0, velocity: Array | None = None, momentum: float = 0.0,
+    nesterov: bool = False, threads: int = 1,
+) -> tuple[Array, Array]:  # fmt: skip
+    """`one_sign` of the compensated gradient, as `topk_sum`."""
+    return one_sign(_compensated(residual, x, decay, velocity, momentum, nesterov), k)
+
+
+def _compensated(residual: Array, x: Array, decay: float, velocity: Array | None, *momentum: Any) -> Array:
     kept, moved = residual.copy(), None if velocity is None else velocity.copy()
-    compensate(kept, x, decay, moved, momentum, nesterov)
-    return topk(kept, k)
+    compensate(kept, x, decay, moved, *momentum)
+    return kept
 
 
 def compensate(
