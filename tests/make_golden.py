@@ -48,7 +48,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     },
     **{
         f"values_{codec}": (f"topk(k=40) | indices=rice | values={codec}", PLAIN, "float32")
-        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd", "mean", "sign_mean")
+        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd", "mean", "sign_mean", "centroid")
     },
     "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
     "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),
@@ -58,6 +58,10 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "select_one_sign": ("one_sign(ratio=0.07) | indices=golomb | values=mean", PLAIN, "float32"),
     "one_sign_not_finite": ("one_sign(k=5) | indices=golomb | values=mean", SPOILED, "float64"),
     "sign_mean_not_finite": ("topk(k=40) | indices=golomb | values=sign_mean", SPOILED, "float16"),
+    "select_chunk_topk": ("chunk_topk(k=3, chunk=40) | indices=rice | values=centroid", PLAIN, "float32"),
+    "centroid_exact": ("topk(100%) | indices=bitmap | values=centroid(bits=3)", FEW, "float16"),
+    "centroid_8_bits": ("nonzero | indices=bitmap | values=centroid(bits=8)+deflate", PLAIN, "float64"),
+    "centroid_not_finite": ("topk(k=40) | values=centroid", SPOILED, "float32"),
     "memory_none": ("topk(k=5) | memory=none | values=raw", PLAIN, "float32"),
     "chain_qsgd_deflate": ("topk(30%) | values=qsgd(bits=7, bucket=16)+deflate(level=9)", PLAIN, "float32"),
     "chain_half_zstd": ("topk(30%) | values=half+zstd(level=3, shuffle=false)", PLAIN, "float32"),

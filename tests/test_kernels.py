@@ -18,7 +18,17 @@ from sparsewire.kernels.reference.frequency_table import _pack_exact
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
-DENSE = ["accumulate", "all_finite", "one_sign", "one_sign_sum", "threshold", "topk", "topk_sum"]
+DENSE = [
+    "accumulate",
+    "all_finite",
+    "chunk_topk",
+    "chunk_topk_sum",
+    "one_sign",
+    "one_sign_sum",
+    "threshold",
+    "topk",
+    "topk_sum",
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -117,6 +127,8 @@ REFUSED: list[tuple[str, Args]] = [
     ("one_sign", (np.zeros(3, np.float32), 4)),
     ("one_sign", (np.zeros(3, np.float32), -1)),
     ("one_sign_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
+    *(("chunk_topk", (np.zeros(3, np.float32), k, chunk)) for k, chunk in ((0, 1), (2, 1), (1, 2**30 + 1), (-1, 4))),
+    ("chunk_topk_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1, 4)),
     ("compensate", (np.zeros(3, np.float32), np.zeros(4, np.float32))),
     ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1.0, np.zeros(4, np.float32))),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 1, 1.0, np.zeros(4, np.float32))),

@@ -72,6 +72,19 @@ def test_one_sign_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, 
 
 @needs_native
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", LARGE)
+def test_chunks_do_not_depend_on_those_before(kind: str, dtype: str, spoil: bool, isa: str) -> None:
+    native.set_isa(isa)
+    x = spoiled(large(kind, dtype)) if spoil else large(kind, dtype)
+    for k, chunk in ((64, 4096), (1, 100), (900, 1000)):
+        expected = plain(reference.chunk_topk(x, k, chunk))
+        assert plain(native.chunk_topk(x, k, chunk, 1)) == plain(native.chunk_topk(x, k, chunk, 3)) == expected
+
+
+@needs_native
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", LARGE)
 def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str, isa: str) -> None:

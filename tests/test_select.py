@@ -190,6 +190,8 @@ def test_zeros_are_not_sent_where_subnormal_numbers_count_as_zero(size: int, bit
         "randomk(k=0)",
         "one_sign(k=2)",
         "one_sign(k=0)",
+        "chunk_topk(k=3, chunk=500)",
+        "chunk_topk(k=1, chunk=9)",
         "threshold(value=9)",
         "threshold(ratio=1%)",
         "nonzero",

@@ -67,7 +67,7 @@ def sparseloco(
     The mean is over a coordinate's senders, as in its public code; its paper has mean=all.
     """
     select = f"chunk_topk(k={k}, chunk={chunk})"
-    plan = f"{select} | indices=rice | values=centroid(bits={bits}) | memory=residual(decay={decay})"
+    plan = f"{select} | indices=best | values=centroid(bits={bits}) | memory=residual(decay={decay})"
     local = {"every": _steps(every, "sparseloco(every=…)"), "outer": f"sgd(rate={rate})", "mean": _mean(mean)}
     return Recipe(plan, local)
 
@@ -80,7 +80,7 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
 
 
 PRESETS: dict[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, diloco)
+    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco)
 }
 
 

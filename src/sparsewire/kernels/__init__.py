@@ -24,6 +24,8 @@ from .reference import (
     bloom_conflicts,
     bloom_positives,
     chord_knots,
+    chunk_topk,
+    chunk_topk_sum,
     compensate,
     dequantize,
     descending,

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .centroid import Centroid
     from .chain import Chain
     from .deflate import Deflate
     from .dexp import FitDExp
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 HOMES = {
     "BFloat16": "half",
+    "Centroid": "centroid",
     "Chain": "chain",
     "Deflate": "deflate",
     "Entropy": "entropy",

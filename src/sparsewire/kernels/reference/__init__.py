@@ -28,6 +28,8 @@ from .curves import chord_knots, descending, poly_eval, poly_fit
 from .dense import (
     accumulate,
     all_finite,
+    chunk_topk,
+    chunk_topk_sum,
     compensate,
     magnitude_bits,
     magnitude_edge,

@@ -77,6 +77,25 @@ def one_sign_sum(
     return one_sign(_compensated(residual, x, decay, velocity, momentum, nesterov), k)
 
 
+def chunk_topk(x: Array, k: int, chunk: int, threads: int = 1) -> tuple[Array, Array]:
+    """`topk` of every `chunk` elements; of a last one of n < chunk, the ⌈k · n / chunk⌉ largest."""
+    if not 1 <= k <= chunk <= 2**30:
+        raise ValueError("a chunk has 1 … 2**30 elements, of which at least 1 is taken")
+    places = [np.empty(0, np.int64)]
+    for start in range(0, x.size, chunk):
+        part = x[start : start + chunk]
+        places.append(start + topk(part, -(-k * part.size // chunk))[0].astype(np.int64))
+    return _gather(x, np.concatenate(places))
+
+
+def chunk_topk_sum(
+    residual: Array, x: Array, k: int, chunk: int, decay: float = 1.0, velocity: Array | None = None,
+    momentum: float = 0.0, nesterov: bool = False, threads: int = 1,
+) -> tuple[Array, Array]:  # fmt: skip
+    """`chunk_topk` of the compensated gradient, as `topk_sum`."""
+    return chunk_topk(_compensated(residual, x, decay, velocity, momentum, nesterov), k, chunk)
+
+
 def _compensated(residual: Array, x: Array, decay: float, velocity: Array | None, *momentum: Any) -> Array:
     kept, moved = residual.copy(), None if velocity is None else velocity.copy()
     compensate(kept, x, decay, moved, *momentum)
