@@ -55,7 +55,7 @@ def topk_sum_args(draw: st.DrawFn) -> Args:
 
 
 @st.composite
-def chunk_topk_args(draw: st.DrawFn, given: st.SearchStrategy[Args] = topk_args()) -> Args:
+def chunk_topk_args(draw: st.DrawFn, given: st.SearchStrategy[Args]) -> Args:
     """As `topk_args` or `topk_sum_args`, with k of a chunk."""
     args, chunk = draw(given), draw(st.sampled_from([1, 2, 7, 64, 100, 1024, 1500, 4096, 2**30]))
     place = next(i for i, arg in enumerate(args) if isinstance(arg, int))

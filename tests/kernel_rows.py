@@ -234,7 +234,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "bloom_build": bloom_args(),
     "bloom_conflicts": bloom_conflicts_args(),
     "chord_knots": knot_args(),
-    "chunk_topk": chunk_topk_args(),
+    "chunk_topk": chunk_topk_args(topk_args()),
     "chunk_topk_sum": chunk_topk_args(topk_sum_args()),
     "compensate": topk_sum_args().map(lambda args: (*args[:2], *args[3:])),
     "descending": st.tuples(dense()),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import sparsewire as sw
+from sparsewire import wire
 from sparsewire.sparse import store
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -133,6 +134,15 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
 }
 
 
+BUNDLES: dict[str, tuple[str, list[Any], str]] = {
+    "bundle_sbc": (
+        "sbc(level=2)", [PLAIN, PLAIN.reshape(5, 30) - 1, np.zeros((3, 0)), FEW, np.array(2.0), PLAIN * 0], "float32",
+    ),
+    "bundle_one": ("topk(10%) | indices=elias_fano | values=half", [FEW], "bfloat16"),
+    "bundle_rows": ("topk(10%) | transform=rows(width=8) | indices=rice | values=raw", [FEW, PLAIN], "float64"),
+}  # fmt: skip
+
+
 def text(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(store(values.reshape(-1), dtype).tobytes()).decode()
 
@@ -167,6 +177,29 @@ def as_sendable(x: np.ndarray, dtype: str) -> np.ndarray:
     return store(x, "bfloat16").view(ml_dtypes.bfloat16).reshape(x.shape)
 
 
+def bundle(scheme: str, inputs: list[Any], dtype: str) -> tuple[bytes, list[dict[str, Any]]]:
+    found = [
+        describe(scheme, x, dtype, {"step": 3, "name": f"{i}", "seed": 7, "rank": 1}) for i, x in enumerate(inputs)
+    ]
+    return wire.pack_bundle([wire.unpack(frame) for frame, _ in found]), [facts for _, facts in found]
+
+
+def write_bundles() -> None:
+    path = GOLDEN / "bundles.json"
+    index = json.loads(path.read_text()) if path.exists() else {}
+    for name, recipe in BUNDLES.items():
+        if name not in index:
+            data, index[name] = bundle(*recipe)
+            with (GOLDEN / f"{name}.swb").open("xb") as file:
+                file.write(data)
+    write_index(path, index)
+
+
+def write_index(path: Path, index: dict[str, Any]) -> None:
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in index.items())
+    path.write_text("{\n" + lines + "\n}\n")
+
+
 def main() -> int:
     path = GOLDEN / "index.json"
     index = json.loads(path.read_text()) if path.exists() else {}
@@ -178,8 +211,8 @@ def main() -> int:
             return 1
         frame, index[name] = describe(*RECIPES[name], {"step": 3, "name": "layer.weight", "seed": 7, "rank": 1})
         target.write_bytes(frame)
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in index.items())
-    path.write_text("{\n" + lines + "\n}\n")
+    write_index(path, index)
+    write_bundles()
     print(f"{len(missing)} golden frames written, {len(index) - len(missing)} were there")
     return 0
 

@@ -18,17 +18,8 @@ from sparsewire.kernels.reference.frequency_table import _pack_exact
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
-DENSE = [
-    "accumulate",
-    "all_finite",
-    "chunk_topk",
-    "chunk_topk_sum",
-    "one_sign",
-    "one_sign_sum",
-    "threshold",
-    "topk",
-    "topk_sum",
-]
+SELECTIONS = ["chunk_topk", "chunk_topk_sum", "one_sign", "one_sign_sum", "threshold", "topk", "topk_sum"]
+DENSE = ["accumulate", "all_finite", *SELECTIONS]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -20,11 +20,11 @@ from .contract import SLOTS, Codec, IndexCodec, Memory, Select, Transform
 from .contract import Exchange as ExchangeCodec
 from .errors import HeaderError, SchemeError
 from .presets import PRESETS, expand
+from .record import CodecRecord, Parameter, pack_record, unpack_record
 from .registry import codecs, find, find_wire, nearest
 from .syntax import CALL, read_call, split
 from .transform import Identity
 from .values.chain import Chain
-from .wire import CodecRecord, Parameter, pack_record, unpack_record
 
 DEFAULTS = {
     "select": "nonzero",
