@@ -12,7 +12,7 @@ import random
 import resource
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ import numpy as np
 import sparsewire as sw
 from sparsewire import kernels, wire
 from sparsewire.binary import varint
+from sparsewire.codec import decode_bundle
 
 GOLDEN = Path(__file__).with_name("golden")
 STORED = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
 MAX_ENTRIES = 2**16
-BOMBED = ["raw", "half", "qsgd", "quantile", "entropy", "fit_poly", "fit_poly(rank_bits=1)", "fit_dexp"]
+BOMBED = ["raw", "half", "qsgd", "quantile", "entropy", "fit_poly", "fit_poly(rank_bits=1)", "fit_dexp", "mean",
+          "sign_mean", "centroid"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,25 @@ def golden() -> list[Golden]:
     return [Golden(name, (GOLDEN / f"{name}.swf").read_bytes(), facts) for name, facts in index.items()]
 
 
+@dataclass(frozen=True)
+class GoldenBundle:
+    """A bundle that every version reads, and the facts of its tensors as those of frames."""
+
+    name: str
+    frame: bytes
+    facts: list[dict[str, Any]]
+    max_numel: int = 2**20
+
+    @property
+    def rows(self) -> list[Golden]:
+        return [Golden(self.name, b"", facts) for facts in self.facts]
+
+
+def golden_bundles() -> list[GoldenBundle]:
+    index = json.loads((GOLDEN / "bundles.json").read_text())
+    return [GoldenBundle(name, (GOLDEN / f"{name}.swb").read_bytes(), facts) for name, facts in index.items()]
+
+
 # --- damage ------------------------------------------------------------------------------------------------------
 
 
@@ -97,9 +118,11 @@ def mutate(data: bytes, other: bytes, rng: random.Random) -> bytes:
     return data
 
 
-def mutants(count: int, seed: int = 0) -> Iterator[tuple[bytes, Golden, bool]]:
-    """(bytes, the frame they come from, whether their checksum is right), `count` of them."""
-    rng, frames = random.Random(seed), golden()
+def mutants(
+    count: int, seed: int = 0, sources: Sequence[Golden | GoldenBundle] = ()
+) -> Iterator[tuple[bytes, Golden | GoldenBundle, bool]]:
+    """(bytes, the frame or bundle they come from, whether their checksum is right), `count` of them."""
+    rng, frames = random.Random(seed), sources or [*golden(), *golden_bundles()]
     for i in range(count):
         source, other = frames[i % len(frames)], rng.choice(frames).frame
         if rng.random() < 0.4:
@@ -111,11 +134,13 @@ def mutants(count: int, seed: int = 0) -> Iterator[tuple[bytes, Golden, bool]]:
 
 
 def mutate_section(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """A frame that is well formed around indices or values which are not; often cut short."""
-    frame, slot = wire.unpack(data), rng.choice(["indices", "values"])
-    body = bytes(getattr(frame, slot))
+    """A frame, or bundle, that is well formed around indices or values which are not; often cut short."""
+    frames = wire.unpack_bundle(data) if wire.is_bundle(data) else [wire.unpack(data)]
+    place, slot = rng.randrange(len(frames)), rng.choice(["indices", "values"])
+    body = bytes(getattr(frames[place], slot))
     body = body[: rng.randrange(len(body) + 1)] if rng.random() < 0.3 else mutate(body, other, rng)
-    return wire.pack(replace(frame, **{slot: body}))
+    frames[place] = replace(frames[place], **{slot: body})
+    return wire.pack_bundle(frames) if wire.is_bundle(data) else wire.pack(frames[0])
 
 
 def claims() -> Iterator[tuple[str, bytes]]:
@@ -125,6 +150,13 @@ def claims() -> Iterator[tuple[str, bytes]]:
         if frame.count:
             for count, numel in ((2**28, 2**28), (2**28, 2**45), (frame.count + 1, 2**62)):
                 yield f"{source.name}-{count}-{numel}", wire.pack(replace(frame, shape=(numel,), count=count))
+    for bundle in golden_bundles():
+        frames = wire.unpack_bundle(bundle.frame)
+        for count, numel in ((2**26, 2**28), (2**24, 2**45)):
+            yield (
+                f"{bundle.name}-{count}-{numel}",
+                wire.pack_bundle([replace(frames[0], shape=(numel,), count=count)] * 4),
+            )
     yield from full_filters()
     yield from bombs()
 
@@ -174,17 +206,24 @@ def defect(error: sw.SparsewireError) -> str:
 
 def survive(data: bytes, max_numel: int | None, max_entries: int = MAX_ENTRIES) -> str:
     """The defect's name, or "decoded" for a tensor within the caps. Any other exception is a finding."""
+    caps = {"max_numel": max_numel, "max_entries": max_entries}
     try:
-        sparse = sw.decode(data, max_numel=max_numel, max_entries=max_entries)
+        tensors = decode_bundle(data, **caps) if wire.is_bundle(data) else [sw.decode(data, **caps)]
     except sw.SparsewireError as error:
         return defect(error)
+    assert sum(sparse.values.size for sparse in tensors) <= max_entries
+    for sparse in tensors:
+        check_decoded(sparse, max_numel, max_entries)
+    return "decoded"
+
+
+def check_decoded(sparse: sw.Sparse, max_numel: int | None, max_entries: int) -> None:
     assert sparse.count * sparse.width == sparse.values.size <= max_entries
     assert max_numel is None or sparse.numel <= max_numel
     assert sparse.indices.dtype == kernels.index_dtype(sparse.size)
     if sparse.count:
         assert 0 <= sparse.indices[0] <= sparse.indices[-1] < sparse.size
         assert (np.diff(sparse.indices) > 0).all()
-    return "decoded"
 
 
 def survive_inspection(data: bytes, max_numel: int | None) -> None:

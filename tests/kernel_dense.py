@@ -59,11 +59,15 @@ def topk_sum_args(draw: st.DrawFn) -> Args:
     return draw(dense(x.dtype.name, x.size)), x, k, *factors, *(edge if factors else ())
 
 
+def without_edge(args: Args) -> Args:
+    """The arguments of a selection that knows no edge."""
+    return args[:2] if isinstance(args[1], int) else args[:5]
+
+
 @st.composite
 def compensate_args(draw: st.DrawFn) -> Args:
     """(residual, x, what was sent), now and then with factors, and with a velocity."""
-    residual, x, _, *factors = draw(topk_sum_args())
-    factors = factors[:2]
+    residual, x, _, *factors = draw(topk_sum_args().map(without_edge))
     kind, seed = x.dtype.name, draw(seeds)
     rng = np.random.default_rng(seed)
     indices = np.flatnonzero(rng.random(x.size) < rng.choice([0, 0.01, 0.5, 1]))
@@ -72,6 +76,14 @@ def compensate_args(draw: st.DrawFn) -> Args:
     if not factors or draw(st.booleans()):
         return *sent, *factors
     return *sent, *factors, draw(dense(kind, x.size)), 0.9, draw(st.sampled_from([0.9, 0.81])), draw(st.booleans())
+
+
+@st.composite
+def chunk_topk_args(draw: st.DrawFn, given: st.SearchStrategy[Args]) -> Args:
+    """As `topk_args` or `topk_sum_args`, with k of a chunk."""
+    args, chunk = draw(given), draw(st.sampled_from([1, 2, 7, 64, 100, 1024, 1500, 4096, 2**30]))
+    place = next(i for i, arg in enumerate(args) if isinstance(arg, int))
+    return *args[:place], draw(st.integers(1, min(chunk, 70))), chunk, *args[place + 1 :]
 
 
 @st.composite

@@ -8,6 +8,7 @@ from kernel_dense import (
     EDGES,
     Args,
     accumulate_args,
+    chunk_topk_args,
     compensate_args,
     dense,
     dense_sizes,
@@ -17,6 +18,7 @@ from kernel_dense import (
     threshold_args,
     topk_args,
     topk_sum_args,
+    without_edge,
 )
 from strategies import KINDS, make, supports
 
@@ -234,6 +236,8 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "bloom_build": bloom_args(),
     "bloom_conflicts": bloom_conflicts_args(),
     "chord_knots": knot_args(),
+    "chunk_topk": chunk_topk_args(topk_args().map(without_edge)),
+    "chunk_topk_sum": chunk_topk_args(topk_sum_args().map(without_edge)),
     "compensate": compensate_args(),
     "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
@@ -243,6 +247,8 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "gaps": st.tuples(supports().map(lambda pair: pair[0])),
     "huffman_encode": gap_lists().map(huffman_parts),
     "huffman_lengths": st.builds(tallies, seeds, st.integers(1, 256), st.integers(1, 53)).map(lambda counts: (counts,)),
+    "one_sign": topk_args().map(without_edge),
+    "one_sign_sum": topk_sum_args().map(without_edge),
     "pack_bits": pack_bits_args(),
     "pack_deltas": st.tuples(st.builds(walks, seeds, sizes)),
     "pack_uneven": pack_uneven_args(),

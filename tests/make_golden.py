@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import sparsewire as sw
+from sparsewire import wire
 from sparsewire.sparse import store
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -44,17 +45,24 @@ HOLES = np.where(np.arange(1200) % 401 == 9, NAN, np.where(np.arange(1200) % 5 =
 RECIPES: dict[str, tuple[str, Any, str]] = {
     **{
         f"indices_{codec}": (f"topk(20%) | indices={codec} | values=raw", PLAIN, "float32")
-        for codec in ("raw", "bitmap", "run_length", "huffman", "elias_fano", "rice", "best")
+        for codec in ("raw", "bitmap", "run_length", "huffman", "elias_fano", "rice", "best", "golomb")
     },
     **{
         f"values_{codec}": (f"topk(k=40) | indices=rice | values={codec}", PLAIN, "float32")
-        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd")
+        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd", "mean", "sign_mean", "centroid")
     },
     "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
     "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),
     "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano | values=raw", PLAIN, "float32"),
     "select_threshold": ("threshold(value=0.75) | indices=huffman | values=raw", PLAIN, "float32"),
     "select_nonzero": ("nonzero | indices=run_length | values=half", PLAIN, "float32"),
+    "select_one_sign": ("one_sign(ratio=0.07) | indices=golomb | values=mean", PLAIN, "float32"),
+    "one_sign_not_finite": ("one_sign(k=5) | indices=golomb | values=mean", SPOILED, "float64"),
+    "sign_mean_not_finite": ("topk(k=40) | indices=golomb | values=sign_mean", SPOILED, "float16"),
+    "select_chunk_topk": ("chunk_topk(k=3, chunk=40) | indices=rice | values=centroid", PLAIN, "float32"),
+    "centroid_exact": ("topk(100%) | indices=bitmap | values=centroid(bits=3)", FEW, "float16"),
+    "centroid_8_bits": ("nonzero | indices=bitmap | values=centroid(bits=8)+deflate", PLAIN, "float64"),
+    "centroid_not_finite": ("topk(k=40) | values=centroid", SPOILED, "float32"),
     "memory_none": ("topk(k=5) | memory=none | values=raw", PLAIN, "float32"),
     "chain_qsgd_deflate": ("topk(30%) | values=qsgd(bits=7, bucket=16)+deflate(level=9)", PLAIN, "float32"),
     "chain_half_zstd": ("topk(30%) | values=half+zstd(level=3, shuffle=false)", PLAIN, "float32"),
@@ -85,7 +93,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "entropy_not_finite": ("topk(k=40) | values=entropy", np.append(PLAIN, [NAN, -INF, 4e9, INF]), "float32"),
     **{
         f"wide_{codec}": (f"nonzero | indices={codec} | values=raw", sparse(WIDE), "float32")
-        for codec in ("raw", "run_length", "huffman", "elias_fano", "rice", "best")
+        for codec in ("raw", "run_length", "huffman", "elias_fano", "rice", "best", "golomb")
     },
     **{
         f"{codec}_{index}": (f"topk(k=60) | indices={index} | values={codec}", PLAIN, "float32")
@@ -126,6 +134,15 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
 }
 
 
+BUNDLES: dict[str, tuple[str, list[Any], str]] = {
+    "bundle_sbc": (
+        "sbc(level=2)", [PLAIN, PLAIN.reshape(5, 30) - 1, np.zeros((3, 0)), FEW, np.array(2.0), PLAIN * 0], "float32",
+    ),
+    "bundle_one": ("topk(10%) | indices=elias_fano | values=half", [FEW], "bfloat16"),
+    "bundle_rows": ("topk(10%) | transform=rows(width=8) | indices=rice | values=raw", [FEW, PLAIN], "float64"),
+}  # fmt: skip
+
+
 def text(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(store(values.reshape(-1), dtype).tobytes()).decode()
 
@@ -160,6 +177,29 @@ def as_sendable(x: np.ndarray, dtype: str) -> np.ndarray:
     return store(x, "bfloat16").view(ml_dtypes.bfloat16).reshape(x.shape)
 
 
+def bundle(scheme: str, inputs: list[Any], dtype: str) -> tuple[bytes, list[dict[str, Any]]]:
+    found = [
+        describe(scheme, x, dtype, {"step": 3, "name": f"{i}", "seed": 7, "rank": 1}) for i, x in enumerate(inputs)
+    ]
+    return wire.pack_bundle([wire.unpack(frame) for frame, _ in found]), [facts for _, facts in found]
+
+
+def write_bundles() -> None:
+    path = GOLDEN / "bundles.json"
+    index = json.loads(path.read_text()) if path.exists() else {}
+    for name, recipe in BUNDLES.items():
+        if name not in index:
+            data, index[name] = bundle(*recipe)
+            with (GOLDEN / f"{name}.swb").open("xb") as file:
+                file.write(data)
+    write_index(path, index)
+
+
+def write_index(path: Path, index: dict[str, Any]) -> None:
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in index.items())
+    path.write_text("{\n" + lines + "\n}\n")
+
+
 def main() -> int:
     path = GOLDEN / "index.json"
     index = json.loads(path.read_text()) if path.exists() else {}
@@ -171,8 +211,8 @@ def main() -> int:
             return 1
         frame, index[name] = describe(*RECIPES[name], {"step": 3, "name": "layer.weight", "seed": 7, "rank": 1})
         target.write_bytes(frame)
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in index.items())
-    path.write_text("{\n" + lines + "\n}\n")
+    write_index(path, index)
+    write_bundles()
     print(f"{len(missing)} golden frames written, {len(index) - len(missing)} were there")
     return 0
 

@@ -26,6 +26,9 @@ CHAINS = [
     "deflate+zstd",
     "fit_poly(degree=2, segments=3, rank_bits=3)+deflate",
     "fit_dexp(rank_bits=2)",
+    "mean+deflate",
+    "centroid(bits=1)",
+    "centroid(bits=8)+zstd",
 ]
 BLOOMS = [f"bloom(0.2, {policy}, {layout})" for policy in ("naive", "p1", "p2") for layout in ("classic", "blocked")]
 # Codecs that ask a filter for every element are tested on small tensors only.
@@ -49,6 +52,10 @@ SELECTS = [
     "topk(k=1)",
     "randomk(30%)",
     "randomk(k=3, shared=false)",
+    "one_sign(10%)",
+    "one_sign(k=3)",
+    "chunk_topk",
+    "chunk_topk(k=3, chunk=10)",
     "threshold(value=0.5)",
     "threshold(ratio=10%)",
 ]

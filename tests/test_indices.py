@@ -9,7 +9,7 @@ import sparsewire as sw
 from sparsewire.codec import bound_bits
 
 MILLION = 1_000_000
-LOSSLESS = ["raw", "bitmap", "run_length", "huffman", "elias_fano", "rice"]
+LOSSLESS = ["raw", "bitmap", "run_length", "huffman", "elias_fano", "rice", "golomb"]
 
 
 def uniform(share: float, seed: int = 0) -> np.ndarray:

@@ -18,7 +18,8 @@ from sparsewire.kernels.reference.frequency_table import _pack_exact
 native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
-DENSE = ["accumulate", "all_finite", "compensate", "threshold", "topk", "topk_sum"]
+SELECTIONS = ["chunk_topk", "chunk_topk_sum", "one_sign", "one_sign_sum", "threshold", "topk", "topk_sum"]
+DENSE = ["accumulate", "all_finite", "compensate", *SELECTIONS]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -115,6 +116,11 @@ NOTHING = np.empty(0, np.int32), np.empty(0, np.float32)
 REFUSED: list[tuple[str, Args]] = [
     ("topk", (np.zeros(3, np.float32), 4)),
     ("topk", (np.zeros(3, np.float32), -1)),
+    ("one_sign", (np.zeros(3, np.float32), 4)),
+    ("one_sign", (np.zeros(3, np.float32), -1)),
+    ("one_sign_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
+    *(("chunk_topk", (np.zeros(3, np.float32), k, chunk)) for k, chunk in ((0, 1), (2, 1), (1, 2**30 + 1), (-1, 4))),
+    ("chunk_topk_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1, 4)),
     ("compensate", (np.zeros(3, np.float32), np.zeros(4, np.float32), *NOTHING)),
     ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), *NOTHING, 1.0, 1.0, np.zeros(4, np.float32))),
     ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([3], np.int32), NOTHING[1])),

@@ -56,6 +56,35 @@ def test_topk_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, isa:
 
 @needs_native
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", [*LARGE, "one_sided"])
+def test_one_sign_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, isa: str) -> None:
+    native.set_isa(isa)
+    x = abs(large("normal", dtype)) if kind == "one_sided" else large(kind, dtype)
+    x = spoiled(x) if spoil else x
+    for k in (1, x.size // 1000, x.size // 100, x.size // 2):
+        expected = plain(reference.one_sign(x, k))
+        assert plain(native.one_sign(x, k, 1)) == plain(native.one_sign(x, k, 2)) == expected
+        assert plain(native.one_sign(-x, k)) == plain(reference.one_sign(-x, k))
+        assert plain(native.one_sign_sum(x, x, k, 0.5)) == plain(reference.one_sign_sum(x, x, k, 0.5))
+
+
+@needs_native
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", LARGE)
+def test_chunks_do_not_depend_on_those_before(kind: str, dtype: str, spoil: bool, isa: str) -> None:
+    native.set_isa(isa)
+    x = spoiled(large(kind, dtype)) if spoil else large(kind, dtype)
+    for k, chunk in ((64, 4096), (1, 100), (900, 1000)):
+        expected = plain(reference.chunk_topk(x, k, chunk))
+        assert plain(native.chunk_topk(x, k, chunk, 1)) == plain(native.chunk_topk(x, k, chunk, 3)) == expected
+
+
+@needs_native
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", LARGE)
 def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str, isa: str) -> None:

@@ -183,7 +183,19 @@ def test_zeros_are_not_sent_where_subnormal_numbers_count_as_zero(size: int, bit
 
 @pytest.mark.parametrize(
     "select",
-    ["topk(k=3)", "topk(k=0)", "randomk(k=1)", "randomk(k=0)", "threshold(value=9)", "threshold(ratio=1%)", "nonzero"],
+    [
+        "topk(k=3)",
+        "topk(k=0)",
+        "randomk(k=1)",
+        "randomk(k=0)",
+        "one_sign(k=2)",
+        "one_sign(k=0)",
+        "chunk_topk(k=3, chunk=500)",
+        "chunk_topk(k=1, chunk=9)",
+        "threshold(value=9)",
+        "threshold(ratio=1%)",
+        "nonzero",
+    ],
 )
 def test_what_is_not_finite_is_always_chosen(select: str) -> None:
     x = np.full(500, 0.5, np.float32)

@@ -25,7 +25,7 @@ from .kernels import Array
 from .lab.arguments import add, add_bench, add_demo, add_group, add_json, count
 from .lab.arrays import load_arrays
 from .lab.tables import number, publish, table, write_file
-from .presets import PRESETS
+from .presets import PRESETS, local_settings
 from .registry import codecs
 from .scheme import Scheme, scheme
 from .sparse import Sparse
@@ -73,9 +73,14 @@ def _describe(error: Exception) -> str:
 def _list(args: argparse.Namespace) -> int:
     known = {slot: [_facts(found) for found in codecs(slot).values()] for slot in SLOTS}
     known["presets"] = [_preset_facts(name) for name in PRESETS]
-    rows = [[slot, _call(facts), facts["description"]] for slot, found in known.items() for facts in found]
+    rows = [[slot, _call(facts), _purpose(facts)] for slot, found in known.items() for facts in found]
     publish(table(["slot", "codec", "what it does"], rows), known, args.json)
     return 0
+
+
+def _purpose(facts: dict[str, Any]) -> str:
+    local = ", ".join(f"{name}={text(value)}" for name, value in facts.get("local", {}).items())
+    return f"{facts['description']} Local steps: {local}." if local else str(facts["description"])
 
 
 def _facts(found: type[Codec]) -> dict[str, Any]:
@@ -86,7 +91,8 @@ def _facts(found: type[Codec]) -> dict[str, Any]:
 def _preset_facts(name: str) -> dict[str, Any]:
     parameters = inspect.signature(PRESETS[name]).parameters
     settings = {key: parameter.default for key, parameter in parameters.items()}
-    return {"id": name, "description": (PRESETS[name].__doc__ or "").partition("\n")[0], "settings": settings}
+    description = (PRESETS[name].__doc__ or "").partition("\n")[0]
+    return {"id": name, "description": description, "settings": settings, "local": local_settings(name)}
 
 
 def _settings(found: type[Codec]) -> dict[str, Any]:

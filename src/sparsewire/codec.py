@@ -40,11 +40,16 @@ def piece_of(tensor: host.Dense | Sparse, name: str, state: State | None = None)
     return Piece(name, flat, tensor.shape, tensor.dtype, {} if state is None else state)
 
 
-def decode(
-    frame: bytes | bytearray | memoryview, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES
-) -> Sparse:
+def decode(frame: wire.Data, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES) -> Sparse:
     """The tensor in a frame. Bytes that are no frame, or promise more than allowed, raise a `FrameError`."""
     return decode_parsed(_open(frame, max_numel, max_entries))
+
+
+def decode_bundle(data: wire.Data, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES) -> list[Sparse]:
+    """The tensors of a bundle (`wire.pack_bundle`): `max_numel` is for each of them, `max_entries` for all together."""
+    frames = wire.unpack_bundle(data, max_numel)
+    _allow(sum(frame.count for frame in frames), frames[0].width, max_entries)
+    return [decode_parsed(frame) for frame in frames]
 
 
 def decode_parsed(parsed: wire.Frame) -> Sparse:
@@ -76,9 +81,7 @@ def _sparse(parsed: wire.Frame, s: Scheme, indices: Array, values: Array) -> Spa
     return Sparse(indices, values, parsed.shape, parsed.dtype, parsed.width, transform)
 
 
-def inspect(
-    frame: bytes | bytearray | memoryview, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES
-) -> dict[str, Any]:
+def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES) -> dict[str, Any]:
     """What a frame says of itself: version, scheme, shape, k, bytes per section, bits per entry.
 
     `bound_bits_per_entry` is log2 C(d, k) / k: what uniformly spread indices cost at least.
@@ -125,12 +128,16 @@ def bound_bits(numel: int, count: int) -> float:
     return max(0.0, logs / math.log(2))
 
 
-def _open(frame: bytes | bytearray | memoryview, max_numel: int | None, max_entries: int) -> wire.Frame:
+def _open(frame: wire.Data, max_numel: int | None, max_entries: int) -> wire.Frame:
     parsed = wire.unpack(frame, max_numel)
-    if parsed.count * parsed.width > max_entries:
-        what = f"{parsed.count} entries" + (f" of {parsed.width} numbers" if parsed.width > 1 else "")
-        raise LimitExceeded(f"{what}, the caller allows max_entries={max_entries}")
+    _allow(parsed.count, parsed.width, max_entries)
     return parsed
+
+
+def _allow(count: int, width: int, max_entries: int) -> None:
+    if count * width > max_entries:
+        what = f"{count} entries" + (f" of {width} numbers" if width > 1 else "")
+        raise LimitExceeded(f"{what}, the caller allows max_entries={max_entries}")
 
 
 def _decode_ordered(parsed: wire.Frame, s: Scheme, ctx: Context) -> Sparse:

@@ -1,38 +1,122 @@
-"""Schemes with a name. A preset is a function from texts to a scheme's text; slots given after it replace its own.
+"""Schemes with a name. A preset is a function from texts to a recipe; slots given after it replace its scheme's own.
 
 deepreduce(values=fit_poly) | memory=none
+
+A method that speaks rarely also says how local steps go: `sbc(level=2)` is a scheme as any other, and
+`local_settings("sbc(level=2)")` is what training with local steps does with it.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from . import registry
 from .contract import SLOTS
 from .errors import SchemeError
+from .syntax import read_call, split
 
 
-def deepreduce(ratio: str = "1%", indices: str = "bloom(fpr=0.001, policy=p2)", values: str = "raw") -> str:
+@dataclass(frozen=True)
+class Recipe:
+    """A scheme's text, and the settings of local steps that the method has; none if it exchanges gradients."""
+
+    scheme: str
+    local: Mapping[str, Any] = field(default_factory=dict)
+
+
+def deepreduce(ratio: str = "1%", indices: str = "bloom(fpr=0.001, policy=p2)", values: str = "raw") -> Recipe:
     """DeepReduce (arXiv 2102.03112): top-k with indices and values compressed apart, and error feedback."""
-    return f"topk({ratio}) | indices={indices} | values={values} | memory=residual"
+    return Recipe(f"topk({ratio}) | indices={indices} | values={values} | memory=residual")
 
 
-def skcompress(ratio: str = "1%", levels: str = "16") -> str:
+def skcompress(ratio: str = "1%", levels: str = "16") -> Recipe:
     """SKCompress as a special case of DeepReduce: Huffman-coded gaps, quantile buckets entropy-coded."""
-    return f"topk({ratio}) | indices=huffman | values=quantile(levels={levels}) | memory=residual"
+    return Recipe(f"topk({ratio}) | indices=huffman | values=quantile(levels={levels}) | memory=residual")
 
 
-PRESETS: dict[str, Callable[..., str]] = {"deepreduce": deepreduce, "skcompress": skcompress}
+SBC_LEVELS = {"1": ("1", "0.001"), "2": ("10", "0.01"), "3": ("100", "0.01")}  # delay, ratio
 
 
-def expand(name: str, settings: Mapping[str, str]) -> str:
-    """The scheme that a preset stands for, with these settings."""
+def sbc(level: str = "2", delay: str | None = None, ratio: str | None = None) -> Recipe:
+    """Sparse Binary Compression (arXiv 1805.08768): one sign and one magnitude per tensor and round.
+
+    A level is a communication delay and a ratio; either may be given instead.
+    """
+    if level not in SBC_LEVELS:
+        raise SchemeError(f"sbc has the levels 1, 2 and 3, not {level}; delay=… and ratio=… set anything in between")
+    usual_delay, usual_ratio = SBC_LEVELS[level]
+    plan = f"one_sign(ratio={ratio or usual_ratio}) | indices=golomb | values=mean | memory=residual"
+    return Recipe(plan, {"every": _steps(delay or usual_delay, "sbc(delay=…)"), "mean": "all", "mask_momentum": True})
+
+
+def stc(ratio: str = "0.01", delay: str = "1") -> Recipe:
+    """Sparse Ternary Compression (arXiv 1903.02891): top-k as one magnitude and a sign each."""
+    plan = f"topk(ratio={ratio}) | indices=golomb | values=sign_mean | memory=residual"
+    return Recipe(plan, {"every": _steps(delay, "stc(delay=…)"), "mean": "all"})
+
+
+def sparseloco(
+    k: str = "64", chunk: str = "4096", bits: str = "2", decay: str = "0.95", every: str = "30", rate: str = "1.0",
+    mean: str = "senders",
+) -> Recipe:  # fmt: skip
+    """SparseLoCo (arXiv 2508.15706): top-k of every chunk, 2-bit codebook, decayed error feedback, local steps.
+
+    The mean is over a coordinate's senders, as in its public code; its paper has mean=all.
+    """
+    select = f"chunk_topk(k={k}, chunk={chunk})"
+    plan = f"{select} | indices=best | values=centroid(bits={bits}) | memory=residual(decay={decay})"
+    local = {"every": _steps(every, "sparseloco(every=…)"), "outer": f"sgd(rate={rate})", "mean": _mean(mean)}
+    return Recipe(plan, local)
+
+
+def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recipe:
+    """DiLoCo (arXiv 2311.08105): all of the change after many local steps, Nesterov's momentum on the mean."""
+    outer = f"sgd(rate={rate}, momentum={momentum}, nesterov=true)"
+    local = {"every": _steps(every, "diloco(every=…)"), "outer": outer, "mean": "all"}
+    return Recipe("nonzero | indices=best | values=raw | memory=none", local)
+
+
+PRESETS: dict[str, Callable[..., Recipe]] = {
+    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco)
+}
+
+
+def _steps(word: str, owner: str) -> int:
+    if not (word.isascii() and word.isdigit() and 0 < int(word) < 2**31):
+        raise SchemeError(f"{owner} takes a number of steps, at least 1, not {word!r}")
+    return int(word)
+
+
+def _mean(word: str) -> str:
+    if word not in ("all", "senders"):
+        raise SchemeError(f"mean=… is all (ranks) or senders (of a coordinate), not {word!r}")
+    return word
+
+
+def expand(name: str, settings: Mapping[str, str]) -> Recipe:
+    """What a preset stands for with these settings; `none` leaves one out."""
     known = list(inspect.signature(PRESETS[name]).parameters)
     for key, value in settings.items():
         if key not in known or not value:
             raise SchemeError(f"{name} takes settings by name, not {key!r}{registry.nearest(key, known)}")
-    return PRESETS[name](**settings)
+    return PRESETS[name](**{key: value for key, value in settings.items() if value != "none"})
+
+
+def local_settings(spec: object) -> dict[str, Any]:
+    """The settings of local steps that a preset carries: every, outer, mean, mask_momentum; {} for other schemes.
+
+    >>> local_settings("sbc(level=3)")
+    {'every': 100, 'mean': 'all', 'mask_momentum': True}
+    >>> local_settings("topk(1%)")
+    {}
+    """
+    call = read_call(split(spec, "|", spec)[0], spec) if isinstance(spec, str) else None
+    if call is None or call[0] not in PRESETS or call[0] in registry.codecs("select"):
+        return {}
+    return dict(expand(*call).local)
 
 
 def list_codecs() -> dict[str, list[str]]:

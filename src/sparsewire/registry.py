@@ -20,10 +20,13 @@ from .errors import RegistryError, SchemeError, UnknownCodec
 
 # Where the built-in codecs are; a package is imported when a scheme first needs it.
 PACKAGES = {
-    "select": ("select", "TopK RandomK Threshold Nonzero"),
+    "select": ("select", "TopK RandomK Threshold Nonzero OneSign ChunkTopK"),
     "transform": ("transform", "Identity Rows"),
-    "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom"),
-    "values": ("values", "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp"),
+    "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom Golomb"),
+    "values": (
+        "values",
+        "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid",
+    ),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
     "exchange": ("exchange", "AllGather"),
 }

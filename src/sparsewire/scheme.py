@@ -20,10 +20,11 @@ from .contract import SLOTS, Codec, IndexCodec, Memory, Select, Transform
 from .contract import Exchange as ExchangeCodec
 from .errors import HeaderError, SchemeError
 from .presets import PRESETS, expand
+from .record import CodecRecord, Parameter, pack_record, unpack_record
 from .registry import codecs, find, find_wire, nearest
+from .syntax import CALL, read_call, split
 from .transform import Identity
 from .values.chain import Chain
-from .wire import CodecRecord, Parameter, pack_record, unpack_record
 
 DEFAULTS = {
     "select": "nonzero",
@@ -33,7 +34,6 @@ DEFAULTS = {
     "memory": "residual",
     "exchange": "allgather",
 }
-_CALL = re.compile(r"(?P<name>[^\W\d]\w*)\s*(?:\((?P<settings>.*)\))?\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _fill(slots: Mapping[str, list[Codec]]) -> Scheme:
 
 @functools.lru_cache(maxsize=1024)
 def _from_string(spec: str) -> Scheme:
-    first, *others = _split(spec, "|", spec)
+    first, *others = split(spec, "|", spec)
     preset = _expand(first, spec)
     given: dict[str, str] = {}
     for position, part in enumerate(others if preset else [first, *others]):
@@ -133,34 +133,17 @@ def _from_string(spec: str) -> Scheme:
 
 def _expand(part: str, spec: str) -> dict[str, str]:
     """A preset's slots, if the scheme starts with one; the slots that follow it replace its own."""
-    match = _CALL.match(part)
-    if match is None or match["name"] in codecs("select"):
+    call = read_call(part, spec)
+    if call is None or call[0] in codecs("select"):
         return {}
-    if match["name"] not in PRESETS:
-        raise SchemeError(f"select has no {match['name']!r}{nearest(match['name'], [*PRESETS, *codecs('select')])}")
-    settings = dict(item.partition("=")[::2] for item in _split(match["settings"] or "", ",", spec) if item)
-    first, *others = _split(expand(match["name"], {k.strip(): v.strip() for k, v in settings.items()}), "|", spec)
+    if call[0] not in PRESETS:
+        raise SchemeError(f"select has no {call[0]!r}{nearest(call[0], [*PRESETS, *codecs('select')])}")
+    first, *others = split(expand(*call).scheme, "|", spec)
     return {"select": first, **dict(_split_slot(other, 1, spec) for other in others)}
 
 
-def _split(text: str, separator: str, spec: str) -> list[str]:
-    """The parts between separators that stand outside all brackets."""
-    parts, depth = [""], 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if depth < 0:
-            break
-        if sign == separator and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += sign
-    if depth:
-        raise SchemeError(f"the brackets in {spec!r} do not match")
-    return [part.strip() for part in parts]
-
-
 def _parse_stages(slot: str, stages: str, spec: str) -> list[Codec]:
-    return [_parse_codec(slot, stage, spec) for stage in _split(stages, "+", spec)]
+    return [_parse_codec(slot, stage, spec) for stage in split(stages, "+", spec)]
 
 
 def _split_slot(part: str, position: int, spec: str) -> tuple[str, str]:
@@ -174,11 +157,11 @@ def _split_slot(part: str, position: int, spec: str) -> tuple[str, str]:
 
 
 def _parse_codec(slot: str, call: str, spec: str) -> Codec:
-    match = _CALL.match(call)
+    match = CALL.match(call)
     if match is None:
         raise SchemeError(f"{call!r} in {spec!r} should read name or name(setting=value, …)")
     positional, named = [], {}
-    for item in filter(None, _split(match["settings"] or "", ",", spec)):
+    for item in filter(None, split(match["settings"] or "", ",", spec)):
         key, equals, value = item.partition("=")
         if equals:
             named[key.strip()] = _parse_value(value.strip(), match["name"])

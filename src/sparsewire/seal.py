@@ -28,10 +28,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A frame, and the entries that its receivers will see."""
+    """A frame's fields, and the entries that its receivers will see."""
 
-    frame: bytes
+    fields: wire.Frame
     sent: Sparse
+
+    @property
+    def frame(self) -> bytes:
+        return wire.pack(self.fields)
 
 
 def seal(scheme: Scheme, ctx: Context, offer: Selection) -> Sealed:
@@ -66,4 +70,4 @@ def _sealed(
 ) -> Sealed:
     frame = wire.Frame(ctx.dtype, offer.shape, int(indices.size), scheme.record, body, coded, offer.width)
     sent = Sparse.trusted(indices, held(numbers, ctx.dtype), offer.shape, ctx.dtype, offer.width, offer.transform)
-    return Sealed(wire.pack(frame), sent)
+    return Sealed(frame, sent)

@@ -1,27 +1,26 @@
-"""Frame ⇄ bytes, as docs/FORMAT.md says. The only file that packs a header."""
+"""Frame and bundle ⇄ bytes, as docs/FORMAT.md says. The only file that packs a header."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .binary import Reader, varint
 from .errors import ChecksumError, FrameError, HeaderError, InputError, LimitExceeded, TruncatedFrame, UnknownVersion
 
-MAGIC = b"\x89SWF"
+MAGIC, BUNDLE_MAGIC = b"\x89SWF", b"\x89SWB"
 VERSION = 1
 DTYPE_CODES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
-SLOT_COUNT = 6
-MOST_DIMENSIONS, MOST_STAGES, MOST_PARAMETERS, MOST_TEXT = 32, 8, 32, 256
+MOST_DIMENSIONS = 32
 CRC_SIZE = 4
 WIDE = 1  # the flag for entries of several numbers
 MOST_WIDTH = 2**32
 
-Parameter = None | bool | int | float | str
-CodecRecord = tuple[int | str, tuple[Parameter, ...]]
-Record = tuple[tuple[CodecRecord, ...], ...]
+Data = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
@@ -36,36 +35,37 @@ class Frame:
     values: bytes | memoryview
     width: int = 1
 
+    def __post_init__(self) -> None:
+        if len(self.shape) > MOST_DIMENSIONS:
+            raise InputError(f"{len(self.shape)} dimensions, a frame has at most {MOST_DIMENSIONS}; reshape first")
+        if self.width > MOST_WIDTH:
+            raise InputError(
+                f"entries of {self.width} numbers, a frame has at most {MOST_WIDTH}; send elements instead"
+            )
+
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def common(self) -> tuple[str, int, bytes]:
+        """What the tensors of a bundle share."""
+        return self.dtype, self.width, self.record
+
 
 def pack(frame: Frame) -> bytes:
-    if len(frame.shape) > MOST_DIMENSIONS:
-        raise InputError(f"{len(frame.shape)} dimensions, a frame has at most {MOST_DIMENSIONS}; reshape first")
-    if frame.width > MOST_WIDTH:
-        raise InputError(f"entries of {frame.width} numbers, a frame has at most {MOST_WIDTH}; send elements instead")
-    head = [MAGIC, bytes([VERSION, WIDE * (frame.width > 1), DTYPE_CODES[frame.dtype], len(frame.shape)])]
-    head += [varint(n) for n in (*frame.shape, frame.count)]
-    head += [varint(frame.width)] if frame.width > 1 else []
-    head += [varint(len(frame.record)), frame.record, varint(len(frame.indices)), varint(len(frame.values))]
-    body = b"".join([*head, frame.indices, frame.values])
-    return body + struct.pack("<I", zlib.crc32(body))
+    shape, sizes = _pack_shape(frame), _pack_sizes(frame)
+    return _with_checksum(
+        [*_pack_start(MAGIC, frame), *shape, *_pack_record(frame), *sizes, frame.indices, frame.values]
+    )
 
 
-def unpack(data: bytes | bytearray | memoryview, max_numel: int | None = None) -> Frame:
+def unpack(data: Data, max_numel: int | None = None) -> Frame:
     """Reads a frame, having checked its checksum first and every length against the buffer."""
-    reader = Reader(_checked(memoryview(data).cast("B")))
-    reader.take(len(MAGIC) + 1)
-    flags = reader.byte()
-    if flags & ~WIDE:
-        raise HeaderError("the frame has flags that this version does not know")
-    dtype = _dtype(reader.byte())
-    shape = _shape(reader, max_numel)
-    count = reader.varint()
-    width = _width(reader) if flags & WIDE else 1
-    record = bytes(reader.take(reader.varint()))
+    reader = Reader(_checked(data, MAGIC))
+    dtype, wide = _read_start(reader)
+    shape, count = _shape(reader, max_numel), reader.varint()
+    width, record = _read_record(reader, wide)
     sizes = reader.varint(), reader.varint()
     frame = Frame(dtype, shape, count, record, reader.take(sizes[0]), reader.take(sizes[1]), width)
     if reader.left:
@@ -73,33 +73,120 @@ def unpack(data: bytes | bytearray | memoryview, max_numel: int | None = None) -
     return frame
 
 
-def _checked(data: memoryview) -> memoryview:
+# --- bundles -----------------------------------------------------------------------------------------------------
+
+
+def pack_bundle(frames: Sequence[Frame]) -> bytes:
+    """Tensors of one dtype, width and scheme, with what they share said once: smaller than frames for two or more."""
+    if len({frame.common for frame in frames}) != 1:
+        raise InputError("the tensors of a bundle, at least one, share their dtype, their width and their scheme")
+    first = frames[0]
+    heads = [part for frame in frames for part in (*_pack_shape(frame), *_pack_sizes(frame))]
+    sections = [section for frame in frames for section in (frame.indices, frame.values)]
+    start = [*_pack_start(BUNDLE_MAGIC, first), *_pack_record(first), varint(len(frames))]
+    return _with_checksum([*start, *heads, *sections])
+
+
+def unpack_bundle(data: Data, max_numel: int | None = None) -> list[Frame]:
+    """The tensors of a bundle, having checked it as `unpack` does; `max_numel` is for each of them."""
+    reader = Reader(_checked(data, BUNDLE_MAGIC))
+    dtype, wide = _read_start(reader)
+    width, record = _read_record(reader, wide)
+    size = reader.varint()
+    if not 0 < size <= reader.left:
+        raise HeaderError(f"a bundle of {size} tensors in {reader.left} bytes")
+    heads = [(_shape(reader, max_numel), reader.varint(), reader.varint(), reader.varint()) for _ in range(size)]
+    frames = [
+        Frame(dtype, shape, count, record, reader.take(indices), reader.take(values), width)
+        for shape, count, indices, values in heads
+    ]
+    if reader.left:
+        raise HeaderError(f"{reader.left} bytes too many")
+    return frames
+
+
+def is_bundle(data: Data) -> bool:
+    return bytes(data[: len(BUNDLE_MAGIC)]) == BUNDLE_MAGIC
+
+
+def pack_message(frames: Iterable[Frame]) -> bytes:
+    """Tensors in their order, as frames and bundles with their lengths: neighbours that share enough are bundled."""
+    runs = (list(run) for _, run in itertools.groupby(frames, key=lambda frame: frame.common))
+    items = (pack_bundle(run) if len(run) > 1 else pack(run[0]) for run in runs)
+    return b"".join(part for item in items for part in (varint(len(item)), item))
+
+
+def unpack_message(message: Data, max_numel: int | None = None) -> list[Frame]:
+    """The tensors of a message; `max_numel` is for each of them."""
+    reader, frames = Reader(memoryview(message)), []
+    while reader.left:
+        item = reader.take(reader.varint())
+        frames += unpack_bundle(item, max_numel) if is_bundle(item) else [unpack(item, max_numel)]
+    return frames
+
+
+# --- fields ------------------------------------------------------------------------------------------------------
+
+
+def _pack_start(magic: bytes, frame: Frame) -> list[bytes]:
+    return [magic, bytes([VERSION, WIDE * (frame.width > 1), DTYPE_CODES[frame.dtype]])]
+
+
+def _pack_shape(frame: Frame) -> list[bytes]:
+    return [bytes([len(frame.shape)]), *map(varint, frame.shape), varint(frame.count)]
+
+
+def _pack_record(frame: Frame) -> list[bytes]:
+    width = [varint(frame.width)] if frame.width > 1 else []
+    return [*width, varint(len(frame.record)), frame.record]
+
+
+def _pack_sizes(frame: Frame) -> list[bytes]:
+    return [varint(len(frame.indices)), varint(len(frame.values))]
+
+
+def _with_checksum(parts: Sequence[bytes | memoryview]) -> bytes:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return b"".join([*parts, struct.pack("<I", crc)])
+
+
+def _checked(given: Data, magic: bytes) -> memoryview:
     """The bytes before the checksum, once magic, version and checksum are right."""
-    if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
-        raise FrameError("these bytes are not a sparsewire frame")
-    if len(data) < len(MAGIC) + 4 + CRC_SIZE:
+    data = memoryview(given).cast("B")
+    if bytes(data[: len(magic)]) != magic[: len(data)]:
+        known = {MAGIC: "a sparsewire frame", BUNDLE_MAGIC: "a bundle of frames"}
+        found = known.get(bytes(data[: len(magic)]))
+        raise FrameError(f"these bytes are not {known[magic]}" + (f", but {found}" if found else ""))
+    if len(data) < len(magic) + 4 + CRC_SIZE:
         raise TruncatedFrame(f"{len(data)} bytes are too few for a frame")
-    if data[len(MAGIC)] != VERSION:
-        raise UnknownVersion(f"version {data[len(MAGIC)]} of the format; this sparsewire reads version {VERSION}")
+    if data[len(magic)] != VERSION:
+        raise UnknownVersion(f"version {data[len(magic)]} of the format; this sparsewire reads version {VERSION}")
     body, (crc,) = data[:-CRC_SIZE], struct.unpack("<I", data[-CRC_SIZE:])
     if zlib.crc32(body) != crc:
         raise ChecksumError("the checksum is wrong: the frame is damaged or cut short")
     return body
 
 
-def _dtype(code: int) -> str:
+def _read_start(reader: Reader) -> tuple[str, bool]:
+    """(dtype, whether entries have several numbers)."""
+    reader.take(len(MAGIC) + 1)
+    flags, code = reader.byte(), reader.byte()
+    if flags & ~WIDE:
+        raise HeaderError("the frame has flags that this version does not know")
     for name, known in DTYPE_CODES.items():
         if known == code:
-            return name
+            return name, bool(flags & WIDE)
     raise HeaderError(f"there is no dtype {code}")
 
 
-def _width(reader: Reader) -> int:
-    """Numbers per entry; the field is there only for more than one."""
-    width = reader.varint()
-    if not 2 <= width <= MOST_WIDTH:
+def _read_record(reader: Reader, wide: bool) -> tuple[int, bytes]:
+    """(numbers per entry, whose field is there only for more than one; the scheme)."""
+    width = reader.varint() if wide else 1
+    if wide and not 2 <= width <= MOST_WIDTH:
         raise HeaderError(f"entries of {width} numbers, the field is for 2 … {MOST_WIDTH}")
-    return width
+    return width, bytes(reader.take(reader.varint()))
 
 
 def _shape(reader: Reader, max_numel: int | None) -> tuple[int, ...]:
@@ -112,87 +199,3 @@ def _shape(reader: Reader, max_numel: int | None) -> tuple[int, ...]:
     if max_numel is not None and math.prod(shape) > max_numel:
         raise LimitExceeded(f"{math.prod(shape)} elements, the caller allows max_numel={max_numel}")
     return shape
-
-
-# --- the scheme record -------------------------------------------------------------------------------------------
-
-
-def pack_record(record: Record) -> bytes:
-    """A scheme as frames carry it."""
-    return b"".join(bytes([len(stages)]) + b"".join(map(_pack_stage, stages)) for stages in record)
-
-
-def _pack_stage(stage: CodecRecord) -> bytes:
-    name, parameters = stage
-    head = varint(name) if isinstance(name, int) else varint(0) + _pack_text(name)
-    return head + varint(len(parameters)) + b"".join(map(_pack_parameter, parameters))
-
-
-def _pack_parameter(value: Parameter) -> bytes:
-    match value:
-        case None:
-            return b"\0"
-        case bool():
-            return b"\2" if value else b"\1"
-        case int():
-            return b"\3" + varint(value) if value >= 0 else b"\4" + varint(-1 - value)
-        case float():
-            return b"\5" + struct.pack("<d", value)
-    return b"\6" + _pack_text(value)
-
-
-def _pack_text(text: str) -> bytes:
-    data = text.encode()
-    return varint(len(data)) + data
-
-
-def unpack_record(data: bytes) -> Record:
-    reader = Reader(data)
-    record = tuple(_unpack_stages(reader) for _ in range(SLOT_COUNT))
-    if reader.left:
-        raise HeaderError(f"{reader.left} bytes too many in the scheme")
-    return record
-
-
-def _unpack_stages(reader: Reader) -> tuple[CodecRecord, ...]:
-    count = reader.byte()
-    if not 1 <= count <= MOST_STAGES:
-        raise HeaderError(f"a slot of {count} stages")
-    return tuple(_unpack_stage(reader) for _ in range(count))
-
-
-def _unpack_stage(reader: Reader) -> CodecRecord:
-    name = reader.varint() or _unpack_text(reader)
-    count = reader.varint()
-    if count > MOST_PARAMETERS:
-        raise HeaderError(f"a codec with {count} settings")
-    return name, tuple(_unpack_parameter(reader) for _ in range(count))
-
-
-def _unpack_parameter(reader: Reader) -> Parameter:
-    match reader.byte():
-        case 0:
-            return None
-        case 1:
-            return False
-        case 2:
-            return True
-        case 3:
-            return reader.varint()
-        case 4:
-            return -1 - reader.varint()
-        case 5:
-            return float(struct.unpack("<d", reader.take(8))[0])
-        case 6:
-            return _unpack_text(reader)
-    raise HeaderError("a setting of an unknown type")
-
-
-def _unpack_text(reader: Reader) -> str:
-    size = reader.varint()
-    if size > MOST_TEXT:
-        raise HeaderError(f"a name of {size} bytes")
-    try:
-        return bytes(reader.take(size)).decode()
-    except UnicodeDecodeError:
-        raise HeaderError("a name is not UTF-8") from None

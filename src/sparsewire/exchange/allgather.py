@@ -1,6 +1,6 @@
 """`allgather`: every rank gets every frame and adds them up in rank order, so all get the same bits.
 
-1. Each rank seals its pieces; the frames of one call travel as one message.
+1. Each rank seals its pieces; the frames of one call travel as one message, which says once what they share.
 2. One all_gather moves the messages.
 3. Every rank decodes the others' messages; what they decode of its own it has known since it encoded it.
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import kernels
-from ..binary import Reader, varint
 from ..codec import decode_parsed
 from ..contract import Exchange
 from ..errors import FrameError, PeerError
@@ -21,10 +20,9 @@ from ..kernels import Array
 from ..kernels.scratch import scratch
 from ..piece import Piece
 from ..scheme import from_record
-from ..seal import Sealed
 from ..sparse import Sparse, elements, work_dtype
 from ..transform import Identity
-from ..wire import Frame, unpack
+from ..wire import Frame, pack_message, unpack_message
 from .turn import Outcome, Turn
 
 
@@ -43,7 +41,7 @@ class AllGather(Exchange):
         except BaseException:
             self.refuse(comm, channel)
             raise
-        mine = _pack(sealed)
+        mine = pack_message(one.fields for one in sealed)
         with turn.clock("exchange"):
             messages = comm.all_gather(mine, channel)
         with turn.clock("decode"):
@@ -108,18 +106,12 @@ class Gathered(Outcome):
         return self.sent.like(indices, total.reshape(-1))
 
 
-def _pack(sealed: Sequence[Sealed]) -> bytes:
-    return b"".join(part for one in sealed for part in (varint(len(one.frame)), one.frame))
-
-
 def _read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
     try:
         if not len(message):
             raise FrameError("it failed before it could send")
-        reader = Reader(message)
-        frames = [_checked(reader.take(reader.varint()), piece) for piece in pieces]
-        if reader.left:
-            raise FrameError(f"{reader.left} bytes too many")
+        frames = unpack_message(message, max(map(_numel, pieces), default=0))
+        _check_tensors(frames, pieces)
         for frame, mine in zip(frames, own, strict=True):
             if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
                 raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
@@ -128,12 +120,16 @@ def _read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], r
         raise PeerError(f"rank {rank}: {error}") from error
 
 
-def _checked(frame: memoryview, piece: Piece) -> Frame:
-    """A frame with a right checksum, of the tensor that is due."""
-    numel = piece.x.numel if isinstance(piece.x, Sparse) else piece.x.size
-    parsed = unpack(frame, max_numel=numel)
-    if parsed.shape != piece.shape or parsed.dtype != piece.dtype:
-        raise FrameError(
-            f"a frame of {parsed.dtype} {parsed.shape} where {piece.name!r} is {piece.dtype} {piece.shape}"
-        )
-    return parsed
+def _numel(piece: Piece) -> int:
+    return piece.x.numel if isinstance(piece.x, Sparse) else piece.x.size
+
+
+def _check_tensors(frames: Sequence[Frame], pieces: Sequence[Piece]) -> None:
+    """Whether these are the tensors that are due."""
+    if len(frames) != len(pieces):
+        raise FrameError(f"{len(frames)} tensors where {len(pieces)} are due")
+    for frame, piece in zip(frames, pieces, strict=True):
+        if frame.shape != piece.shape or frame.dtype != piece.dtype:
+            raise FrameError(
+                f"a frame of {frame.dtype} {frame.shape} where {piece.name!r} is {piece.dtype} {piece.shape}"
+            )

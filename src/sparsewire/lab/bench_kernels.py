@@ -122,6 +122,8 @@ def _dense(data: Data) -> Iterator[Case]:
     out = np.empty_like(x)
     parts = [_peer(data, seed) for seed in range(PEERS)]
     yield Case("topk", lambda: kernels.topk(x, k, threads=threads), target=1.6, versus_torch=25)
+    yield Case("one_sign", lambda: kernels.one_sign(x, k, threads))
+    yield Case("chunk_topk, 64 of 4096", lambda: kernels.chunk_topk(x, 64, 4096, threads))
     yield Case("threshold", lambda: kernels.threshold(x, edge, threads))
     yield Case("all_finite", lambda: kernels.all_finite(x, threads))
     yield Case("NumPy partition", lambda: np.partition(np.abs(x).view(bits), x.size - k), slow=True)

@@ -1,8 +1,10 @@
 """Dense → support."""
 
+from .chunk_topk import ChunkTopK
 from .nonzero import Nonzero
+from .one_sign import OneSign
 from .randomk import RandomK
 from .threshold import Threshold
 from .topk import TopK
 
-__all__ = ["Nonzero", "RandomK", "Threshold", "TopK"]
+__all__ = ["ChunkTopK", "Nonzero", "OneSign", "RandomK", "Threshold", "TopK"]

@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .centroid import Centroid
     from .chain import Chain
     from .deflate import Deflate
     from .dexp import FitDExp
     from .entropy import Entropy
     from .fit import FitPoly
     from .half import BFloat16, Half
+    from .mean import Mean, SignMean
     from .qsgd import QSGD
     from .quantile import Quantile
     from .raw import RawValues
@@ -19,15 +21,18 @@ if TYPE_CHECKING:
 
 HOMES = {
     "BFloat16": "half",
+    "Centroid": "centroid",
     "Chain": "chain",
     "Deflate": "deflate",
     "Entropy": "entropy",
     "FitDExp": "dexp",
     "FitPoly": "fit",
     "Half": "half",
+    "Mean": "mean",
     "QSGD": "qsgd",
     "Quantile": "quantile",
     "RawValues": "raw",
+    "SignMean": "mean",
     "Zstd": "zstd",
 }
 

@@ -17,6 +17,7 @@ from ..binary import Reader, array, join, varint
 from ..contract import Context, ValueCodec
 from ..kernels import Array, Bytes
 from ..sparse import work_dtype
+from . import sums
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Quantile(ValueCodec):
         finite = np.isfinite(values)
         order = np.argsort(np.where(finite, values, np.inf), kind="stable")[: np.count_nonzero(finite)]
         bounds = self._bounds(values[order], self.levels - (not finite.all()))
-        means = [_mean(values[order[low:high]]) for low, high in itertools.pairwise(bounds)]
+        means = [sums.mean(values[order[low:high]]) for low, high in itertools.pairwise(bounds)]
         symbols = np.full(values.size, min(len(means), 255), np.uint8)
         symbols[order] = np.repeat(np.arange(len(means)), np.diff(bounds)).astype(np.uint8)
         return np.array(means if finite.all() else [*means, np.nan], values.dtype), symbols
@@ -85,11 +86,3 @@ class Quantile(ValueCodec):
 
 def _even(first: int, last: int, parts: int) -> list[int]:
     return [first + (last - first) * part // parts for part in range(parts)] if last > first else []
-
-
-def _mean(values: Array) -> float:
-    """Summed in order in float64, as multiples of the largest, so that nothing overflows."""
-    top = float(max(abs(values[0]), abs(values[-1])))
-    if top == 0:
-        return 0.0
-    return float(np.add.accumulate(values.astype(np.float64) / top)[-1] / values.size * top)

@@ -20,16 +20,19 @@ struct Lanes {
   typedef T type __attribute__((vector_size(32)));
 };
 
-// The magnitudes of the next vectors.
+AVX2 SPARSEWIRE_INLINE __m256i in_all_lanes(int32_t bits) { return _mm256_set1_epi32(bits); }
+AVX2 SPARSEWIRE_INLINE __m256i in_all_lanes(int64_t bits) { return _mm256_set1_epi64x(bits); }
+
+// What the floor is compared with, for the next vectors.
 template <Mode kMode, class T>
-AVX2 SPARSEWIRE_INLINE void magnitudes(const Terms<T>& terms, const T* x, size_t at, __m256i* out) {
+AVX2 SPARSEWIRE_INLINE void keys(const Terms<T>& terms, const T* x, size_t at, const Cut<T>& cut, __m256i* out) {
   constexpr size_t kLanes = 32 / sizeof(T);
-  const __m256i mask = sizeof(T) == 4 ? _mm256_set1_epi32(kMaxBits<float>) : _mm256_set1_epi64x(kMaxBits<double>);
+  const __m256i mask = in_all_lanes(cut.mask), flip = in_all_lanes(cut.flip);
   for (size_t i = 0; i < kVectors; ++i) {
     typename Lanes<T>::type values;
     load_sum<kMode>(terms, x, at + i * kLanes, values);
     std::memcpy(&out[i], &values, sizeof values);
-    out[i] = _mm256_and_si256(out[i], mask);
+    out[i] = _mm256_xor_si256(_mm256_and_si256(out[i], mask), flip);
   }
 }
 
@@ -43,23 +46,23 @@ AVX2 SPARSEWIRE_INLINE uint64_t mark32(const __m256i* bits, __m256i floor) {
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(const Terms<float>& terms, const float* x, size_t at, int32_t floor) {
+AVX2 SPARSEWIRE_INLINE uint64_t mark(const Terms<float>& terms, const float* x, size_t at, const Cut<float>& cut) {
   __m256i low[kVectors], high[kVectors];
-  const __m256i floors = _mm256_set1_epi32(floor);
-  magnitudes<kMode>(terms, x, at, low);
+  const __m256i floors = _mm256_set1_epi32(cut.floor);
+  keys<kMode>(terms, x, at, cut, low);
   const uint64_t word = mark32(low, floors);
-  magnitudes<kMode>(terms, x, at + 32, high);
+  keys<kMode>(terms, x, at + 32, cut, high);
   return word | mark32(high, floors) << 32;
 }
 
 template <Mode kMode>
-AVX2 SPARSEWIRE_INLINE uint64_t mark(const Terms<double>& terms, const double* x, size_t from, int64_t floor) {
+AVX2 SPARSEWIRE_INLINE uint64_t mark(const Terms<double>& terms, const double* x, size_t from, const Cut<double>& cut) {
   __m256i bits[kVectors];
   uint64_t word = 0;
   for (size_t at = 0; at < kWord; at += 4 * kVectors) {
-    magnitudes<kMode>(terms, x, from + at, bits);
+    keys<kMode>(terms, x, from + at, cut, bits);
     for (size_t i = 0; i < kVectors; ++i) {
-      const __m256i above = _mm256_cmpgt_epi64(bits[i], _mm256_set1_epi64x(floor));
+      const __m256i above = _mm256_cmpgt_epi64(bits[i], _mm256_set1_epi64x(cut.floor));
       word |= static_cast<uint64_t>(_mm256_movemask_pd(_mm256_castsi256_pd(above))) << (at + 4 * i);
     }
   }
@@ -67,12 +70,13 @@ AVX2 SPARSEWIRE_INLINE uint64_t mark(const Terms<double>& terms, const double* x
 }
 
 template <class T, Mode kMode>
-AVX2 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
+AVX2 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, const Cut<T>& asked, int32_t* indices,
                  T* values) {
-  const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // a copy: no store can change it
+  const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // copies: no store can change them
+  const Cut<T> cut = asked;
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(terms, x, w * kWord, floor);
-  return list<T, kMode>(words, terms, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(terms, x, w * kWord, cut);
+  return list<T, kMode>(words, terms, x, n, first, cut, indices, values);
 }
 
 template <class T>

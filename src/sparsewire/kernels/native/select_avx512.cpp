@@ -16,17 +16,19 @@ struct Lanes {
   typedef T type __attribute__((vector_size(64)));
 };
 
-AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, int32_t floor) {
-  const __m512i bits = _mm512_and_si512(values, _mm512_set1_epi32(kMaxBits<float>));
-  return _mm512_cmpgt_epi32_mask(bits, _mm512_set1_epi32(floor));
+AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, const Cut<float>& cut) {
+  const __m512i bits = _mm512_and_si512(values, _mm512_set1_epi32(cut.mask));
+  const __m512i keys = _mm512_xor_si512(bits, _mm512_set1_epi32(cut.flip));
+  return _mm512_cmpgt_epi32_mask(keys, _mm512_set1_epi32(cut.floor));
 }
-AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, int64_t floor) {
-  const __m512i bits = _mm512_and_si512(values, _mm512_set1_epi64(kMaxBits<double>));
-  return _mm512_cmpgt_epi64_mask(bits, _mm512_set1_epi64(floor));
+AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, const Cut<double>& cut) {
+  const __m512i bits = _mm512_and_si512(values, _mm512_set1_epi64(cut.mask));
+  const __m512i keys = _mm512_xor_si512(bits, _mm512_set1_epi64(cut.flip));
+  return _mm512_cmpgt_epi64_mask(keys, _mm512_set1_epi64(cut.floor));
 }
 
 template <Mode kMode, class T>
-AVX512 SPARSEWIRE_INLINE uint64_t mark(const Terms<T>& terms, const T* x, size_t at, Bits<T> floor) {
+AVX512 SPARSEWIRE_INLINE uint64_t mark(const Terms<T>& terms, const T* x, size_t at, const Cut<T>& cut) {
   constexpr size_t kLanes = 64 / sizeof(T);
   uint64_t word = 0;
   for (size_t i = 0; i < kWord; i += kLanes) {
@@ -34,18 +36,19 @@ AVX512 SPARSEWIRE_INLINE uint64_t mark(const Terms<T>& terms, const T* x, size_t
     __m512i bits;
     load_sum<kMode>(terms, x, at + i, values);
     std::memcpy(&bits, &values, sizeof values);
-    word |= above(bits, floor) << i;
+    word |= above(bits, cut) << i;
   }
   return word;
 }
 
 template <class T, Mode kMode>
-AVX512 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
-                   T* values) {
-  const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // a copy: no store can change it
+AVX512 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, const Cut<T>& asked,
+                   int32_t* indices, T* values) {
+  const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // copies: no store can change them
+  const Cut<T> cut = asked;
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(terms, x, w * kWord, floor);
-  return list<T, kMode>(words, terms, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(terms, x, w * kWord, cut);
+  return list<T, kMode>(words, terms, x, n, first, cut, indices, values);
 }
 
 template <class T>

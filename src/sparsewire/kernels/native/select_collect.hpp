@@ -59,6 +59,9 @@ struct Dense {
   size_t size;
   int threads;
   Terms<T> terms = {};
+  Sign sign = Sign::any;  // what is looked for
+
+  Cut<T> cut(Bits<T> floor) const { return Cut<T>(sign == Sign::any ? floor : std::max<Bits<T>>(floor, 0), sign); }
 };
 
 // Lists a part until there are more than `capacity` hits.
@@ -66,10 +69,11 @@ template <class T>
 void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part) {
   const Scan<T> list = passes<T>().scan[static_cast<int>(mode_of(dense.terms))];
   Terms<T> terms = dense.terms;
+  const Cut<T> cut = dense.cut(floor);
   for (size_t at = part.base; at < part.end && part.complete; at += kBlock<T>) {
     if (dense.terms.residual) terms = dense.terms.from(at);
     part.size += list(terms, dense.x + at, std::min(kBlock<T>, part.end - at), static_cast<int32_t>(at - part.base),
-                      floor, part.indices + part.size, part.values + part.size);
+                      cut, part.indices + part.size, part.values + part.size);
     part.complete = part.size <= capacity;
   }
 }

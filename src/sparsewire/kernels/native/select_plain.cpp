@@ -21,21 +21,23 @@ uint64_t pack_flags(const uint8_t* flags) {
 }
 
 template <class T, Mode kMode>
-uint64_t mark(const Terms<T>& terms, const T* x, size_t at, Bits<T> floor) {
+uint64_t mark(const Terms<T>& terms, const T* x, size_t at, const Cut<T>& cut) {
   uint8_t flags[kWord];
   for (size_t i = 0; i < kWord; ++i) {
     T value;
     load_sum<kMode>(terms, x, at + i, value);
-    flags[i] = magnitude(value) > floor;
+    flags[i] = cut.lists(value);
   }
   return pack_flags(flags);
 }
 
 template <class T, Mode kMode>
-size_t scan(const Terms<T>& terms, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices, T* values) {
+size_t scan(const Terms<T>& terms, const T* x, size_t n, int32_t first, const Cut<T>& given, int32_t* indices,
+            T* values) {
+  const Cut<T> cut = given;  // a copy: no store can change it
   uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(terms, x, w * kWord, floor);
-  return list<T, kMode>(words, terms, x, n, first, floor, indices, values);
+  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(terms, x, w * kWord, cut);
+  return list<T, kMode>(words, terms, x, n, first, cut, indices, values);
 }
 
 template <class T>

@@ -28,6 +28,24 @@ SPARSEWIRE_INLINE Bits<T> magnitude(T value) {
 template <class T>
 constexpr Bits<T> kInfinity = sizeof(T) == 4 ? 0x7F800000 : static_cast<Bits<T>>(0x7FF0000000000000);
 
+// What a pass lists: what exceeds the floor by magnitude; with a sign, only what has that sign. The key of anything of
+// the other sign is negative, so the floor is at least 0 then.
+enum class Sign { any, plus, minus };
+
+template <class T>
+struct Cut {
+  Bits<T> floor, mask, flip;
+
+  explicit Cut(Bits<T> floor, Sign sign = Sign::any)
+      : floor(floor), mask(sign == Sign::any ? kMaxBits<T> : -1), flip(sign == Sign::minus ? -kMaxBits<T> - 1 : 0) {}
+
+  SPARSEWIRE_INLINE bool lists(T value) const {
+    Bits<T> bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return ((bits & mask) ^ flip) > floor;
+  }
+};
+
 constexpr size_t kWord = 64;
 template <class T>
 constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are listed: a page, measured to be best
@@ -112,11 +130,11 @@ SPARSEWIRE_INLINE void advance_all(T* __restrict r, T* __restrict v, T decay, T 
   }
 }
 
-// Lists the entries of x[0 … n) (n ≤ kBlock<T>), or of the compensated gradient, with magnitude > floor, counting from
+// Lists the entries of x[0 … n) (n ≤ kBlock<T>), or of the compensated gradient, that the cut lists, counting from
 // `first`; returns how many.
 template <class T>
-using Scan = size_t (*)(const Terms<T>& terms, const T* x, size_t n, int32_t first, Bits<T> floor, int32_t* indices,
-                        T* values);
+using Scan = size_t (*)(const Terms<T>& terms, const T* x, size_t n, int32_t first, const Cut<T>& cut,
+                        int32_t* indices, T* values);
 
 // The dense passes in one instruction set.
 template <class T>
@@ -177,24 +195,24 @@ SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, Terms<T
 // The entries after the last whole word.
 template <class T, Mode kMode>
 SPARSEWIRE_INLINE size_t list_tail(const Terms<T>& terms, const T* x, size_t begin, size_t n, int32_t first,
-                                   Bits<T> floor, int32_t* indices, T* values) {
+                                   const Cut<T>& cut, int32_t* indices, T* values) {
   size_t size = 0;
   for (size_t i = begin; i < n; ++i) {
     T value;
     load_sum<kMode>(terms, x, i, value);
     indices[size] = first + static_cast<int32_t>(i);
     values[size] = value;
-    size += magnitude(value) > floor;
+    size += cut.lists(value);
   }
   return size;
 }
 
 template <class T, Mode kMode>
 SPARSEWIRE_INLINE size_t list(const uint64_t* words, const Terms<T>& terms, const T* x, size_t n, int32_t first,
-                              Bits<T> floor, int32_t* indices, T* values) {
+                              const Cut<T>& cut, int32_t* indices, T* values) {
   const size_t count = n / kWord;
   const size_t size = list_words<kMode>(words, count, terms, x, first, indices, values);
-  return size + list_tail<T, kMode>(terms, x, count * kWord, n, first, floor, indices + size, values + size);
+  return size + list_tail<T, kMode>(terms, x, count * kWord, n, first, cut, indices + size, values + size);
 }
 
 // One read of the data, for benchmarks to compare with. V is the widest vector of the instruction set.

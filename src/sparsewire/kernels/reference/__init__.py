@@ -28,9 +28,13 @@ from .curves import chord_knots, descending, poly_eval, poly_fit
 from .dense import (
     accumulate,
     all_finite,
+    chunk_topk,
+    chunk_topk_sum,
     compensate,
     magnitude_bits,
     magnitude_edge,
+    one_sign,
+    one_sign_sum,
     scatter_add,
     threshold,
     topk,

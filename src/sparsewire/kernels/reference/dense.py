@@ -42,10 +42,65 @@ def topk_sum(
 
     Every product and sum is rounded by itself.
     """
+    return topk(_compensated(residual, x, decay, gain), k, edge)
+
+
+def _compensated(residual: Array, x: Array, decay: float, gain: float) -> Array:
     if residual.size != x.size:
         raise ValueError("the residual and x differ in size")
     with np.errstate(all="ignore"):
-        return topk(x.dtype.type(decay) * residual + x.dtype.type(gain) * x, k, edge)
+        return np.asarray(x.dtype.type(decay) * residual + x.dtype.type(gain) * x)
+
+
+def one_sign(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
+    """The k largest entries of the sign whose k largest have the larger sum: (indices ascending, values).
+
+    Ties go to the lowest index, equal sums to the positive ones. Of a sign that has fewer than k entries all are taken;
+    zeros have none. Sums are of |value| / the largest of both signs, in float64 and by ascending index. NaN and inf are
+    larger than any number: a sign that has one comes before one that has not, the positive one before both.
+    """
+    sides = []
+    for negative in (False, True):
+        indices, values = topk(np.where(np.signbit(x) == negative, x, x.dtype.type(0)), k)
+        some = magnitude_bits(values) > 0
+        sides.append((indices[some], values[some]))
+    tops = [magnitude_bits(values).max(initial=0) for _, values in sides]
+    spoiled = [top >= magnitude_edge(np.inf, x.dtype) for top in tops]
+    if any(spoiled):
+        return sides[0 if spoiled[0] else 1]
+    top = np.array([max(tops)]).view(x.dtype)
+    first, second = (_share(values, top) for _, values in sides)
+    return sides[0 if first >= second else 1]
+
+
+def _share(values: Array, top: Array) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.add.accumulate(np.abs(values).astype(np.float64) / top)[-1]) if values.size else 0.0
+
+
+def one_sign_sum(
+    residual: Array, x: Array, k: int, decay: float = 1.0, gain: float = 1.0, threads: int = 1
+) -> tuple[Array, Array]:
+    """`one_sign` of the compensated gradient, as `topk_sum`."""
+    return one_sign(_compensated(residual, x, decay, gain), k)
+
+
+def chunk_topk(x: Array, k: int, chunk: int, threads: int = 1) -> tuple[Array, Array]:
+    """`topk` of every `chunk` elements; of a last one of n < chunk, the ⌈k · n / chunk⌉ largest."""
+    if not 1 <= k <= chunk <= 2**30:
+        raise ValueError("a chunk has 1 … 2**30 elements, of which at least 1 is taken")
+    places = [np.empty(0, np.int64)]
+    for start in range(0, x.size, chunk):
+        part = x[start : start + chunk]
+        places.append(start + topk(part, -(-k * part.size // chunk))[0].astype(np.int64))
+    return _gather(x, np.concatenate(places))
+
+
+def chunk_topk_sum(
+    residual: Array, x: Array, k: int, chunk: int, decay: float = 1.0, gain: float = 1.0, threads: int = 1
+) -> tuple[Array, Array]:
+    """`chunk_topk` of the compensated gradient, as `topk_sum`."""
+    return chunk_topk(_compensated(residual, x, decay, gain), k, chunk)
 
 
 def compensate(

@@ -29,10 +29,10 @@ def rice_decode(parameters: Bytes, low: Bytes, unary: Bytes, count: int, block: 
     dtype, limit = (np.uint64, 64) if wide else (np.uint32, 32)
     if block < 1 or parameters.size != -(-count // block) or (parameters.size and parameters.max() >= limit):
         raise ValueError("the Rice parameters do not fit")
-    widths = spread(parameters, block, count)
     ends = np.flatnonzero(np.unpackbits(unary, bitorder="little"))
     if ends.size != count or unary.size != ((int(ends[-1]) + 8) // 8 if count else 0):
         raise ValueError("the Rice unary stream does not fit")
+    widths = spread(parameters, block, count)
     quotients = np.diff(ends, prepend=-1).astype(np.uint64) - U64(1)
     if count and (quotients >> (U64(limit) - widths)).any():
         raise ValueError("a Rice code is too large")
