@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from . import registry
 from .contract import SLOTS
@@ -33,6 +34,11 @@ def expand(name: str, settings: Mapping[str, str]) -> str:
         if key not in known or not value:
             raise SchemeError(f"{name} takes settings by name, not {key!r}{registry.nearest(key, known)}")
     return PRESETS[name](**settings)
+
+
+def local_settings(spec: Any) -> dict[str, Any]:
+    """What a preset says of training with local steps: every, outer, mean, mask_momentum, as far as it says them."""
+    return {}
 
 
 def list_codecs() -> dict[str, list[str]]:

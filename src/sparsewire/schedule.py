@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import SchemeError
 from .scheme import Scheme
+from .sparse import Sparse
 
 Ratios = Callable[[int], float | None] | Sequence[tuple[int, float]]
 
@@ -109,7 +110,7 @@ class Settings:
     on_step: Callable[[dict[str, Any]], None] | None = None
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
     momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
-
+    on_sent: Callable[[str, Sparse], None] | None = None  # what this rank sent of a tensor, after a finite step
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
 
     def is_sparse(self, name: str, size: int) -> bool:

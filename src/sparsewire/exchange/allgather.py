@@ -22,18 +22,24 @@ from ..kernels.scratch import scratch
 from ..piece import Piece
 from ..scheme import from_record
 from ..seal import Sealed
-from ..sparse import Sparse, elements, work_dtype
+from ..sparse import Sparse, work_dtype
 from ..transform import Identity
 from ..wire import Frame, unpack
+from .combine import RULES, combine, combine_into
 from .turn import Outcome, Turn
 
 
 @dataclass(frozen=True)
 class AllGather(Exchange):
-    """Frames from all to all."""
+    """Frames from all to all. `mean` says what the sum of an entry is divided by: see `combine`."""
 
     id = "allgather"
     wire_id = 1
+
+    mean: str = "all"
+
+    def check(self) -> None:
+        self.expect(self.mean in RULES, f"mean is one of {', '.join(RULES)}")
 
     def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
         """Moves the pieces' frames; no buffer is written."""
@@ -55,14 +61,14 @@ class AllGather(Exchange):
             ]
         with turn.clock("accumulate"):
             by_piece = zip(pieces, zip(*by_rank, strict=True), strict=True)
-            return [Gathered(comm.rank, parts, isinstance(piece.x, Sparse)) for piece, parts in by_piece]
+            return [Gathered(comm.rank, parts, isinstance(piece.x, Sparse), self.mean) for piece, parts in by_piece]
 
 
 class Gathered(Outcome):
     """Every rank's entries; of a dense tensor their mean alone, where that takes less memory."""
 
-    def __init__(self, rank: int, parts: Sequence[Sparse], stay_sparse: bool) -> None:
-        self.sent = parts[rank]
+    def __init__(self, rank: int, parts: Sequence[Sparse], stay_sparse: bool, rule: str = "all") -> None:
+        self.sent, self._rule = parts[rank], rule
         self.finite = all(kernels.all_finite(part.work_values) for part in parts)
         self._parts: Sequence[Sparse] = parts
         self._mean: Array | None = None
@@ -80,8 +86,7 @@ class Gathered(Outcome):
         return self.sent.size * self.sent.width * self._dtype.itemsize
 
     def _accumulate(self, out: Array) -> None:
-        parts = [(elements(part.indices, part.width), part.work_values) for part in self._parts]
-        kernels.accumulate(out, parts, 1 / len(parts), threads=kernels.threads)
+        combine_into(out, self._parts, self._rule)
 
     def mean_into(self, out: Array) -> None:
         if self.sent.transform is not None:
@@ -100,12 +105,7 @@ class Gathered(Outcome):
             rows = self._mean.reshape(-1, self.sent.width)
             some = np.flatnonzero(rows.any(axis=1)).astype(kernels.index_dtype(self.sent.size))
             return self.sent.like(some, rows[some].reshape(-1))
-        indices = np.unique(np.concatenate([part.indices for part in self._parts]))
-        total = np.zeros((indices.size, self.sent.width), self._dtype)
-        for part in self._parts:
-            share = part.work_values * self._dtype.type(1 / len(self._parts))
-            total[np.searchsorted(indices, part.indices)] += share.reshape(-1, self.sent.width)
-        return self.sent.like(indices, total.reshape(-1))
+        return combine(self._parts, self._rule)
 
 
 def _pack(sealed: Sequence[Sealed]) -> bytes:
