@@ -150,7 +150,7 @@ def test_what_was_not_sent_is_kept() -> None:
 
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_progress_made_during_an_exchange_is_kept_and_counted_once(fragments: int) -> None:
-    """Each rank's weights drift at a constant speed: with everything sent, the common weights do so at the mean speed."""
+    """Each rank's weights drift at a constant speed: with everything sent, the common ones do so at the mean speed."""
 
     def fn(comm: Communicator) -> torch.Tensor:
         model = torch.nn.ParameterDict({name: torch.zeros(3) for name in "ab"})

@@ -62,7 +62,7 @@ def count_calls(comm: Communicator, at_call: Callable[[int, bool], None]) -> Non
 
 
 class Scene:
-    """Three ranks, of which rank 1 is lost as it comes to a collective; rank 2 may hear of that after the one before."""
+    """Of three ranks, rank 1 is lost as it comes to a collective; rank 2 may hear of that after the one before."""
 
     def __init__(self, call: int, late: bool, **settings: Any) -> None:
         self.call, self.late, self.settings = call, late, settings

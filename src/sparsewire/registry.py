@@ -23,9 +23,9 @@ PACKAGES = {
     "select": ("select", "TopK RandomK Threshold Nonzero"),
     "transform": ("transform", "Identity Rows"),
     "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom"),
-    "values": ("values", "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp"),
+    "values": ("values", "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Distinct"),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
-    "exchange": ("exchange", "AllGather"),
+    "exchange": ("exchange", "AllGather Root"),
 }
 ENTRY_POINTS = "sparsewire.codecs"
 

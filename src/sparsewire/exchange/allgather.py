@@ -13,19 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import kernels
-from ..binary import Reader, varint
-from ..codec import decode_parsed
 from ..contract import Exchange
-from ..errors import FrameError, PeerError
+from ..errors import PeerError
 from ..kernels import Array
 from ..kernels.scratch import scratch
 from ..piece import Piece
-from ..scheme import from_record
-from ..seal import Sealed
 from ..sparse import Sparse, work_dtype
-from ..transform import Identity
-from ..wire import Frame, unpack
 from .combine import RULES, combine, combine_into
+from .messages import pack, read
 from .turn import Outcome, Turn
 
 
@@ -49,7 +44,7 @@ class AllGather(Exchange):
         except BaseException:
             self.refuse(comm, channel)
             raise
-        mine = _pack(sealed)
+        mine = pack([one.frame for one in sealed])
         with turn.clock("exchange"):
             messages = comm.all_gather(mine, channel)
         with turn.clock("decode"):
@@ -57,7 +52,7 @@ class AllGather(Exchange):
                 raise PeerError(f"rank {comm.rank}: its message came back changed")
             own = [one.sent for one in sealed]
             by_rank = [
-                own if rank == comm.rank else _read(message, pieces, own, rank) for rank, message in enumerate(messages)
+                own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
             ]
         with turn.clock("accumulate"):
             by_piece = zip(pieces, zip(*by_rank, strict=True), strict=True)
@@ -105,35 +100,4 @@ class Gathered(Outcome):
             rows = self._mean.reshape(-1, self.sent.width)
             some = np.flatnonzero(rows.any(axis=1)).astype(kernels.index_dtype(self.sent.size))
             return self.sent.like(some, rows[some].reshape(-1))
-        return combine(self._parts, self._rule)
-
-
-def _pack(sealed: Sequence[Sealed]) -> bytes:
-    return b"".join(part for one in sealed for part in (varint(len(one.frame)), one.frame))
-
-
-def _read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
-    try:
-        if not len(message):
-            raise FrameError("it failed before it could send")
-        reader = Reader(message)
-        frames = [_checked(reader.take(reader.varint()), piece) for piece in pieces]
-        if reader.left:
-            raise FrameError(f"{reader.left} bytes too many")
-        for frame, mine in zip(frames, own, strict=True):
-            if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
-                raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
-        return [decode_parsed(frame) for frame in frames]
-    except FrameError as error:
-        raise PeerError(f"rank {rank}: {error}") from error
-
-
-def _checked(frame: memoryview, piece: Piece) -> Frame:
-    """A frame with a right checksum, of the tensor that is due."""
-    numel = piece.x.numel if isinstance(piece.x, Sparse) else piece.x.size
-    parsed = unpack(frame, max_numel=numel)
-    if parsed.shape != piece.shape or parsed.dtype != piece.dtype:
-        raise FrameError(
-            f"a frame of {parsed.dtype} {parsed.shape} where {piece.name!r} is {piece.dtype} {piece.shape}"
-        )
-    return parsed
+        return self.sent.like(*combine(self._parts, self._rule))

@@ -29,8 +29,8 @@ def combine_into(out: Array, parts: Sequence[Sparse], rule: str) -> None:
         out[places] /= _divisor(rule, len(parts), senders, out)
 
 
-def combine(parts: Sequence[Sparse], rule: str) -> Sparse:
-    """The same where any rank sent something."""
+def combine(parts: Sequence[Sparse], rule: str) -> tuple[Array, Array]:
+    """The same as (entries that any rank sent, their numbers in the work dtype)."""
     first, numbers = parts[0], parts[0].work_values.dtype
     indices, senders = np.unique(np.concatenate([part.indices for part in parts]), return_counts=True)
     total = np.zeros((indices.size, first.width), numbers)
@@ -39,7 +39,7 @@ def combine(parts: Sequence[Sparse], rule: str) -> Sparse:
         total[np.searchsorted(indices, part.indices)] += (part.work_values * factor).reshape(-1, first.width)
     if rule != "all":
         total /= _divisor(rule, len(parts), senders, total)[:, None]
-    return first.like(indices, total.reshape(-1))
+    return indices, total.reshape(-1)
 
 
 def _factor(rule: str, ranks: int) -> float:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .chain import Chain
     from .deflate import Deflate
     from .dexp import FitDExp
+    from .distinct import Distinct
     from .entropy import Entropy
     from .fit import FitPoly
     from .half import BFloat16, Half
@@ -21,6 +22,7 @@ HOMES = {
     "BFloat16": "half",
     "Chain": "chain",
     "Deflate": "deflate",
+    "Distinct": "distinct",
     "Entropy": "entropy",
     "FitDExp": "dexp",
     "FitPoly": "fit",
