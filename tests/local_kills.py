@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,8 @@ from sparsewire.comm.threads import Hub
 from sparsewire.errors import CommError
 from sparsewire.torch import load, local_steps, save
 
-SIZE, STEPS, SAVED, TIMEOUT = 3, 10, 3, 6.0
+SIZE, STEPS, SAVED, TIMEOUT = 3, 10, 3, 15.0
+GROUPS = 4  # of ranks, at the same time
 SETTINGS: dict[str, Any] = {"every": 4, "outer": "sgd(rate=0.9, momentum=0.5)", "timeout": TIMEOUT}
 SCHEME = "topk(10%) | indices=rice | values=qsgd(bits=5) | memory=residual"
 
@@ -45,7 +47,7 @@ class Rank:
         count_calls(self.link.comm, lambda number, before: self.tick())
 
     def connect(self, store: str, rank: int, size: int) -> None:
-        method, limit = f"file://{self.folder}/{store}", timedelta(seconds=20)
+        method, limit = f"file://{self.folder}/{store}", timedelta(seconds=60)
         dist.init_process_group("gloo", init_method=method, rank=rank, world_size=size, timeout=limit)
 
     def tick(self) -> None:
@@ -92,7 +94,8 @@ def survive(rank: int, folder: Path, victim: int, tick: int) -> dict[str, Any]:
     begin = time.monotonic()
     try:
         run.train(STEPS)
-        run.link.detach()
+        run.link.meet()
+        run.link.meet()
     except CommError as error:
         told, seconds = type(error).__name__, time.monotonic() - begin
     else:
@@ -124,6 +127,8 @@ def in_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
             try:
                 (folder / f"result-{rank}").write_text(json.dumps(work(rank)))
                 status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(status)
         children[rank] = pid
@@ -156,13 +161,26 @@ def main(folder: Path, moments: list[str]) -> None:
     warm_up()
     whole = in_processes(lambda rank: resume(rank, folder / "whole"), place(folder / "whole"))
     print(json.dumps({"whole": whole}), flush=True)
-    for moment in moments:
-        victim, tick = map(int, moment.split(":"))
-        here = place(folder / moment.replace(":", "-"))
-        survivors = in_processes(lambda rank: survive(rank, here, victim, tick), here)  # noqa: B023
-        place(here, "store", *(f"result-{rank}" for rank in range(SIZE)))
-        resumed = in_processes(lambda rank: resume(rank, here), here)  # noqa: B023
-        print(json.dumps({"moment": moment, "survivors": survivors, "resumed": resumed}), flush=True)
+    children = []
+    for group in range(GROUPS):
+        children.append(os.fork())
+        if not children[-1]:
+            try:
+                for moment in moments[group::GROUPS]:
+                    live_through(folder / moment.replace(":", "-"), moment)
+            finally:
+                os._exit(0)
+    for pid in children:
+        os.waitpid(pid, 0)
+
+
+def live_through(folder: Path, moment: str) -> None:
+    victim, tick = map(int, moment.split(":"))
+    survivors = in_processes(lambda rank: survive(rank, folder, victim, tick), place(folder))
+    place(folder, "store", *(f"result-{rank}" for rank in range(SIZE)))
+    resumed = in_processes(lambda rank: resume(rank, folder), folder)
+    line = json.dumps({"moment": moment, "survivors": survivors, "resumed": resumed})
+    os.write(1, line.encode() + b"\n")  # at once, as others write, too
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 
 from .. import round_states
 from ..comm import Communicator
-from ..errors import SparsewireError, add_note
+from ..errors import CommError, SparsewireError, add_note
 from ..join import Joined, join
 from ..kernels import Array
 from ..rounds import CALLED, DUE, LAST, Plan, Rounds, Visit
@@ -111,18 +112,24 @@ class LocalLink:
         """
         if self._hook is None:
             raise SparsewireError("the link is detached; call local_steps again")
+        with suppress(CommError):
+            self._land()
         self._leave()
-        self._bytes, self._since = list(self._traffic()), [0, 0]
+        self._bytes = list(self._traffic())
         self._group = open_group(group, self._told.timeout, "resume")
-        self._error = None
+        self._since, self._error = [self.comm.bytes_sent, self.comm.bytes_received], None
         self._enter(self._group, new=False)
 
     def detach(self) -> None:
         """Meets a last time, if any rank has made steps since the last meeting, so that all end with the same weights,
         and lets go of the optimizer. Every rank calls it, and waits for the others; but while an exception is handled,
-        as in `finally`, a rank leaves at once, and the others hear of that exception.
+        as in `finally`, a rank leaves at once, and the others hear of that exception. If the last meeting fails, `resume`
+        goes on with another group, or a second `detach` lets go.
         """
-        self._end(sys.exc_info()[1])
+        error = sys.exc_info()[1] or self._error
+        if error is None and self._hook is not None:
+            self._meet(LAST)
+        self._end(error)
 
     def __enter__(self) -> LocalLink:
         return self
@@ -130,7 +137,11 @@ class LocalLink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(error)
+        try:
+            if error is None:
+                self.detach()
+        finally:
+            self._end(error or self._error)
 
     # --- coming and going ---
 
@@ -155,16 +166,14 @@ class LocalLink:
     def _end(self, error: BaseException | None) -> None:
         if self._hook is None:
             return
-        error = error or self._error
+        self._hook.remove()
+        self._hook = None
         try:
             if error is None:
-                self._meet(LAST)
                 self._group.close()
-        finally:
-            self._hook.remove()
-            self._hook = None
-            if error is not None:
+            else:
                 self._group.tell(error)
+        finally:
             self._leave()
 
     def _leave(self) -> None:
