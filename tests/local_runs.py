@@ -18,6 +18,7 @@ SPARSE = "topk(10%) | indices=rice | values=qsgd(bits=5) | memory=residual"
 MAKES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+    "fused": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9, fused=True),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
 }
 T = TypeVar("T")

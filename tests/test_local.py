@@ -52,6 +52,22 @@ def test_models_that_start_unequal_are_made_equal() -> None:
     assert set(on_ranks(fn)) == {bits(build(0))}
 
 
+def test_what_is_not_trained_is_made_equal_too() -> None:
+    def fn(comm: Communicator) -> bytes:
+        model = build(comm.rank)
+        model.register_buffer("order", torch.arange(3) + comm.rank)
+        model.register_buffer("table", torch.full((2,), comm.rank / 3), persistent=False)
+        model[0].weight.requires_grad_(False)
+        optimizer = torch.optim.SGD(model[3].parameters(), lr=0.1)
+        with local_steps(model, optimizer, SPARSE, every=2, group=comm) as link:
+            descend(model, optimizer, batch(comm.rank, 0))
+        assert set(link.rounds.common) == {"3.weight", "3.bias", "1.running_mean", "1.running_var"}
+        return bits(model) + model.order.numpy().tobytes() + model.table.numpy().tobytes()
+
+    (end,) = set(on_ranks(fn))
+    assert bits(build(0))[:400] == end[:400]
+
+
 # --- against brute force ---
 
 
@@ -241,9 +257,10 @@ def test_buffers_that_are_no_statistics_stay_as_they_are() -> None:
     on_ranks(fn)
 
 
-def test_steps_that_a_scaler_skips_do_not_count() -> None:
+@pytest.mark.parametrize("optimizer", ["momentum", "fused"])
+def test_steps_that_a_scaler_skips_do_not_count(optimizer: str) -> None:
     def fn(comm: Communicator) -> None:
-        run = Run(comm, every=4)
+        run = Run(comm, every=4, optimizer=optimizer)
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         for step in range(6):
             x = batch(comm.rank, step)

@@ -96,7 +96,7 @@ def _catch_up(rounds: Rounds, comm: Communicator, places: list[Place], latest: i
     change = {name: rounds.given(name) - local[name] for name in rounds.common if not fresh}
     try:
         _unpack(rounds, told)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise PeerError(f"rank {leader}: its weights cannot be read: {error}") from error
     return {name: rounds.given(name) if fresh else rounds.given(name) - change[name] for name in rounds.common}
 
@@ -121,6 +121,6 @@ def _unpack(rounds: Rounds, told: bytes) -> None:
     outer = {name: {key: take(common[name]) for key in keys} for name, keys in head["outer"].items()}
     if start != len(body):
         raise ValueError(f"{len(body)} bytes where {start} are due")
-    rounds.common, rounds.outer = common, outer
-    rounds.meeting = rounds.averager.step = int(head["meeting"])
-    rounds.counts = Counts(**head["counts"])
+    meeting, counts = int(head["meeting"]), Counts(**head["counts"])
+    rounds.common, rounds.outer, rounds.counts = common, outer, counts
+    rounds.meeting = rounds.averager.step = meeting

@@ -25,7 +25,7 @@ from ..schedule import Settings
 from .agree import agree
 from .errand import Errand
 from .flight import Flight
-from .local_model import LocalModel
+from .local_model import LocalModel, share_rest
 from .local_settings import Group, LocalSettings, open_group
 from .tensors import to_arrays, to_tensors
 
@@ -123,8 +123,8 @@ class LocalLink:
     def detach(self) -> None:
         """Meets a last time, if any rank has made steps since the last meeting, so that all end with the same weights,
         and lets go of the optimizer. Every rank calls it, and waits for the others; but while an exception is handled,
-        as in `finally`, a rank leaves at once, and the others hear of that exception. If the last meeting fails, `resume`
-        goes on with another group, or a second `detach` lets go.
+        as in `finally`, a rank leaves at once, and the others hear of that exception. If the last meeting fails,
+        `resume` goes on with another group, or a second `detach` lets go.
         """
         error = sys.exc_info()[1] or self._error
         if error is None and self._hook is not None:
@@ -148,7 +148,9 @@ class LocalLink:
     def _enter(self, group: Group, new: bool) -> None:
         """All ranks have the same settings, meeting and common weights, or all of them raise."""
         try:
-            agree(group.comm, self._settings, self._model.tensors, self._told.agreed(self.rounds.plan))
+            model = {**self._model.tensors, **self._model.rest}
+            agree(group.comm, self._settings, model, self._told.agreed(self.rounds.plan))
+            share_rest(self._model, group.comm, new)
             joined = join(self.rounds, group.comm, self._model.read(), new)
         except BaseException as error:
             self._error = group.fail(error)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Mapping
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ..comm import Communicator
 from ..errors import InputError
 from ..host import Dense, to_host, write_back
 from ..kernels import Array
@@ -29,8 +32,16 @@ class LocalModel:
                 "module to local_steps and train that, or use attach"
             )
         self.parameters = _stepped(model, self.optimizer)
-        self.buffers = _buffers(model) if buffers else {}
-        self.tensors: dict[str, torch.Tensor] = {**self.parameters, **self.buffers}
+        self._model, self.averaged = model, _averaged(model) if buffers else frozenset()
+        taking_part = self.tensors
+        everything = {**named_parameters(model), **_buffers(model)}
+        self.rest = {name: tensor for name, tensor in everything.items() if name not in taking_part}
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that takes part in meetings. Modules may put another tensor in a buffer's place: those are looked up."""
+        buffers = {name: tensor for name, tensor in _buffers(self._model).items() if name in self.averaged}
+        return {**self.parameters, **buffers}
 
     def dtypes(self) -> dict[str, str]:
         return {name: str(_real(tensor).dtype).removeprefix("torch.") for name, tensor in self.tensors.items()}
@@ -40,8 +51,21 @@ class LocalModel:
         return {name: _flat(tensor) for name, tensor in self.tensors.items()}
 
     def write(self, weights: Mapping[str, Array]) -> None:
+        tensors = self.tensors
         for name, array in weights.items():
-            write_back(_real(self.tensors[name]), array)
+            write_back(_real(tensors[name]), array)
+
+    def rest_bytes(self) -> bytes:
+        """What takes no part in meetings."""
+        return b"".join(_bits(tensor).cpu().numpy().tobytes() for tensor in self.rest.values())
+
+    def take_rest(self, data: bytes) -> None:
+        start = 0
+        for tensor in self.rest.values():
+            bits = _bits(tensor)
+            theirs = torch.frombuffer(bytearray(data[start : start + bits.numel()]), dtype=torch.uint8)
+            tensor.detach().copy_(theirs.view(tensor.dtype).view(tensor.shape))
+            start += bits.numel()
 
     def mask(self, sent: Mapping[str, Sparse]) -> None:
         """Zeroes the optimizer's momentum where this rank has sent something."""
@@ -79,13 +103,17 @@ def _stepped(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {plain(name): buffer for name, buffer in model.named_buffers()}
+
+
+def _averaged(model: torch.nn.Module) -> frozenset[str]:
     """Floating-point buffers that a checkpoint has: not masks with -inf, nor tables that are only kept at hand."""
-    saved = model.state_dict(keep_vars=True)
-    return {
-        plain(name): buffer
-        for name, buffer in model.named_buffers()
+    saved = {plain(name) for name in model.state_dict(keep_vars=True)}
+    return frozenset(
+        name
+        for name, buffer in _buffers(model).items()
         if name in saved and buffer.is_floating_point() and bool(buffer.isfinite().all())
-    }
+    )
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
@@ -93,7 +121,24 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
 
 
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
 def _flat(tensor: torch.Tensor) -> Array:
     dense = to_host(_real(tensor))
     assert isinstance(dense, Dense)
     return dense.flat
+
+
+def share_rest(model: LocalModel, comm: Communicator, new: bool) -> None:
+    """What is not trained, such as frozen weights, becomes on ranks that are new what the first of the others has."""
+    mine = model.rest_bytes()
+    told = json.dumps([new, zlib.crc32(mine)]).encode()
+    heard = [json.loads(bytes(message)) for message in comm.all_gather(told, "rest")]
+    leader = next((rank for rank, (fresh, _) in enumerate(heard) if not fresh), 0)
+    late = [fresh and digest != heard[leader][1] for fresh, digest in heard]
+    if any(late):
+        theirs = comm.broadcast(mine if comm.rank == leader else None, leader)
+        if late[comm.rank]:
+            model.take_rest(theirs)

@@ -53,7 +53,7 @@ class LocalSettings:
         if every is None:
             raise InputError("every is missing: how many optimizer steps a round has, e.g. every=10")
         outer, mask = outer_rule(self._told("outer", told, "sgd")), bool(self._told("mask_momentum", told, False))
-        plan = Plan(Lengths(every), outer, frozenset(model.buffers), self.fragments, mask)
+        plan = Plan(Lengths(every), outer, model.averaged, self.fragments, mask)
         split({name: tensor.numel() for name, tensor in model.parameters.items()}, self.fragments)
         self._check_lengths(plan.lengths)
         return self._settings(model, told, plan), plan
