@@ -147,6 +147,7 @@ def test_a_rank_that_is_lost_at_any_collective_leaves_the_others_agreeing(call: 
 def test_the_same_with_an_exchange_on_its_way(call: int) -> None:
     zero, _, two = Scene(call, False, overlap=1).play(3 * EVERY + 2)
     assert zero["meeting"] == two["meeting"] == call // CALLS
+    assert zero["total"] == zero["done"] + 1 and two["total"] == two["done"] + 1
     assert all(np.array_equal(zero["common"][name], two["common"][name]) for name in zero["common"])
     assert zero["end"] == two["end"]
 
@@ -205,6 +206,26 @@ def test_a_rank_that_missed_meetings_keeps_its_own_steps_and_residual() -> None:
         return finish(run, 8)
 
     assert len(set(in_threads([lambda place=place: rank(place) for place in range(3)]))) == 1
+
+
+def test_after_a_last_meeting_that_failed_the_others_can_have_theirs() -> None:
+    three, two = Hub(3, 20), Hub(2, 20)
+
+    def rank(place: int) -> Any:
+        run = Run(ThreadCommunicator(three, place), every=9)
+        run.train(4)
+        if place == 1:
+            three.leave(1, Lost())
+            raise Lost
+        with pytest.raises(CommError):
+            run.link.detach()
+        run.link.resume(ThreadCommunicator(two, place // 2))
+        assert run.link.rounds.counts.steps == 4
+        run.link.detach()
+        return run.bits()
+
+    zero, _, other = in_threads([lambda place=place: rank(place) for place in range(3)])
+    assert zero == other
 
 
 def test_a_detached_link_does_not_resume() -> None:

@@ -11,6 +11,7 @@ Every rank holds the common weights θ and trains its own θ_r from them. A meet
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +23,7 @@ from .binary import Reader, varint
 from .comm import Communicator
 from .errors import CommMismatch, FrameError, PeerError
 from .kernels import Array
+from .layout import Buffer, Slice
 from .lengths import Lengths, gap, split
 from .outer import OuterRule
 from .schedule import Settings
@@ -156,8 +158,7 @@ class Rounds:
         try:
             changes, finite = {}, all(told.finite for told in heard)
             if finite:
-                changes = {name: self.given(name) - visit.local[name] for name in visit.names}
-                self.averager.put(changes)
+                changes = self._put(visit)
                 finite = self.averager.prepare()
         except BaseException:
             self.averager.abandon()
@@ -165,6 +166,18 @@ class Rounds:
         self.prepared = Prepared(visit, changes, total, finite)
         self.comm.all_gather(b"", "held")
         return self.commit()
+
+    def _put(self, visit: Visit) -> dict[str, Array]:
+        """Hands the changes over, side by side: in dense rounds each buffer is a collective."""
+        changes: dict[str, Array] = {}
+        for kind in sorted({self.common[name].dtype.name for name in visit.names}):
+            names = [name for name in visit.names if self.common[name].dtype == kind]
+            ends = list(itertools.accumulate(self.common[name].size for name in names))
+            slices = tuple(Slice(*one) for one in zip(names, [0, *ends], ends, strict=False))
+            flat = np.concatenate([self.given(name) - visit.local[name] for name in names])
+            changes |= {item.name: flat[item.start : item.stop] for item in slices}
+            self.averager.put_buffers([Buffer(slices, kind, flat.view)])
+        return changes
 
     def commit(self) -> bool:
         """Holds the meeting that is prepared."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from .. import round_states
 from ..comm import Communicator
-from ..errors import CommError, SparsewireError, add_note
+from ..errors import SparsewireError, add_note
 from ..join import Joined, join
 from ..kernels import Array
 from ..rounds import CALLED, DUE, LAST, Plan, Rounds, Visit
@@ -99,6 +99,8 @@ class LocalLink:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state, and writes its weights to the model."""
+        if self._flight is not None:
+            self._flight.errand.wait()
         arrays = to_arrays(state)
         self._model.write(round_states.load(self.rounds, arrays))
         self._flight = Flight.load(arrays["pending"], self.rounds) if arrays["pending"] else None
@@ -112,8 +114,9 @@ class LocalLink:
         """
         if self._hook is None:
             raise SparsewireError("the link is detached; call local_steps again")
-        with suppress(CommError):
-            self._land()
+        if self._error is None:
+            with suppress(SparsewireError):
+                self._land()
         self._leave()
         self._bytes = list(self._traffic())
         self._group = open_group(group, self._told.timeout, "resume")
@@ -229,6 +232,7 @@ class LocalLink:
             self._take_in(flight.visit, finite, True)
 
     def _result(self, flight: Flight) -> bool | None:
+        self._check_alive()
         return self._hold(flight.visit, flight.errand.result)
 
     def _hold(self, visit: Visit, call: Callable[[], bool | None]) -> bool | None:
