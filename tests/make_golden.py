@@ -52,6 +52,10 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
         for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd", "mean", "sign_mean", "centroid")
     },
     "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
+    "values_distinct": ("nonzero | indices=bitmap | values=distinct", FEW, "float32"),
+    "values_distinct_plain": ("topk(k=40) | indices=rice | values=distinct", PLAIN, "float64"),
+    "exchange_root": ("topk(k=5) | values=raw | exchange=root(rank=2, mean=sqrt)", PLAIN, "float32"),
+    "exchange_senders": ("topk(k=5) | values=raw | exchange=allgather(mean=senders)", PLAIN, "float32"),
     "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),
     "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano | values=raw", PLAIN, "float32"),
     "select_threshold": ("threshold(value=0.75) | indices=huffman | values=raw", PLAIN, "float32"),

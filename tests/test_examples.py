@@ -15,6 +15,7 @@ from host_ranks import environment
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NEEDS = {
     "ddp": ["torch", "sklearn"],
+    "local_steps": ["torch", "sklearn"],
     "embedding": ["torch"],
     "lightning_ddp": ["torch", "lightning"],
     "accelerate_ddp": ["torch", "accelerate"],
@@ -68,6 +69,17 @@ def test_ddp(tmp_path: Path) -> None:
     ours, plain = numbers(r"test accuracy ([\d.]+)% compressed, ([\d.]+)% plain", text)
     assert ours > 70 and plain > 85
     assert ours > plain - 1 or "behind" in text, "a gap is explained"
+
+
+def test_local_steps(tmp_path: Path) -> None:
+    text = output("local_steps", tmp_path)
+    assert "the same weights: True" in text
+    assert losses(text)[-1] < losses(text)[0]
+    (accuracy, rounds), (times,) = (
+        numbers(r"accuracy ([\d.]+)% after (\d+) rounds", text),
+        numbers(r": (\d+)x less", text),
+    )
+    assert accuracy > 85 and rounds == 24 and times > 50
 
 
 def test_embedding(tmp_path: Path) -> None:

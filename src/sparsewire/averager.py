@@ -2,9 +2,9 @@
 
 A step has two phases:
 1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged. Nothing is written.
-2. `finish`, after the last of them: one all_reduce moves everything that travels dense. Now all ranks know whether the
-   step is finite. If so, the memories keep what was not sent; if not, all buffers stay as they were, for the step will
-   be skipped. The means take the gradients' places.
+2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense. Now all ranks know
+   whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
+   all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
 `abandon` ends a step that failed, with everything as it was before.
 """
 
@@ -174,11 +174,19 @@ class Averager:
 
     def finish(self) -> bool:
         """Ends the step: buffers are updated if it is finite on all ranks, which is returned, and means written."""
+        return self.commit(self.prepare())
+
+    def prepare(self) -> bool:
+        """The step's last collectives; whether it is finite on all ranks. Nothing is written yet."""
         self._put_clipped()
         self._send_chosen()
-        plan, finite = self.scheme, self._reduce_dense() and all(one.finite for one in self._open)
+        finite = self._reduce_dense() and all(one.finite for one in self._open)
         outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(last for _, last in self._sparse)]
-        finite = finite and all(outcome.finite for outcome in outcomes)
+        return finite and all(outcome.finite for outcome in outcomes)
+
+    def commit(self, finite: bool) -> bool:
+        """The rest of `finish`: what the ranks know already is written."""
+        plan = self.scheme
         self._model.keep(finite)
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
@@ -227,6 +235,8 @@ class Averager:
             if finite:
                 with self.clock("keep"):
                     self._piece(segment, numbers, one.buffer.dtype, plan).keep(plan, outcome)
+                if self.settings.on_sent is not None:
+                    self.settings.on_sent(segment.name, outcome.sent)
             with self.clock("accumulate"):
                 outcome.mean_into(numbers[segment.start : segment.stop])
         for item, mean in one.dense:

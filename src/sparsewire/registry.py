@@ -25,10 +25,10 @@ PACKAGES = {
     "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom Golomb"),
     "values": (
         "values",
-        "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid",
+        "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid Distinct",
     ),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
-    "exchange": ("exchange", "AllGather"),
+    "exchange": ("exchange", "AllGather Root"),
 }
 ENTRY_POINTS = "sparsewire.codecs"
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 
 from .contract import SLOTS, Codec, IndexCodec, Memory, Select, Transform
 from .contract import Exchange as ExchangeCodec
@@ -34,6 +34,7 @@ DEFAULTS = {
     "memory": "residual",
     "exchange": "allgather",
 }
+Built = TypeVar("Built", bound=Codec)
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,12 @@ def _split_slot(part: str, position: int, spec: str) -> tuple[str, str]:
 
 
 def _parse_codec(slot: str, call: str, spec: str) -> Codec:
+    name, positional, named = parse_call(call, spec)
+    return build(find(slot, name), positional, named)
+
+
+def parse_call(call: str, spec: str) -> tuple[str, list[Parameter], dict[str, Parameter]]:
+    """`name(value, setting=value)` as (name, values, settings by name); `spec` is what the user wrote, for errors."""
     match = CALL.match(call)
     if match is None:
         raise SchemeError(f"{call!r} in {spec!r} should read name or name(setting=value, …)")
@@ -169,7 +176,7 @@ def _parse_codec(slot: str, call: str, spec: str) -> Codec:
             raise SchemeError(f"{call!r} in {spec!r}: a setting without a name must come first")
         else:
             positional.append(_parse_value(item, match["name"]))
-    return _build(slot, match["name"], positional, named)
+    return match["name"], positional, named
 
 
 def _parse_value(word: str, owner: str) -> Parameter:
@@ -188,17 +195,17 @@ def _parse_value(word: str, owner: str) -> Parameter:
     return int(word)
 
 
-def _build(slot: str, name: str, positional: list[Parameter], named: Mapping[str, Any]) -> Codec:
-    codec = find(slot, name)
+def build(codec: type[Built], positional: list[Parameter], named: Mapping[str, Any]) -> Built:
+    """A codec with these settings; what it does not know is an error."""
     known = [item.name for item in fields(codec)]
     if len(positional) > len(known):
-        raise SchemeError(f"{name} takes at most {len(known)} settings ({', '.join(known) or 'none'})")
+        raise SchemeError(f"{codec.id} takes at most {len(known)} settings ({', '.join(known) or 'none'})")
     settings = dict(zip(known, positional, strict=False))
     for key, value in named.items():
         if key not in known:
-            raise SchemeError(f"{name} has no setting {key!r}{nearest(key, known)}")
+            raise SchemeError(f"{codec.id} has no setting {key!r}{nearest(key, known)}")
         if key in settings:
-            raise SchemeError(f"{name}: {key} is given twice")
+            raise SchemeError(f"{codec.id}: {key} is given twice")
         settings[key] = value
     return codec(**settings)
 
@@ -221,7 +228,7 @@ def _codec_from(slot: str, stage: Any) -> Codec:
         return _parse_codec(slot, stage, stage)
     if not isinstance(stage, Mapping) or "id" not in stage:
         raise SchemeError(f"{slot} should be a string or a dict with an 'id', not {stage!r}")
-    return _build(slot, str(stage["id"]), [], {key: value for key, value in stage.items() if key != "id"})
+    return build(find(slot, str(stage["id"])), [], {key: value for key, value in stage.items() if key != "id"})
 
 
 def _to_stage(codec: Codec) -> CodecRecord:

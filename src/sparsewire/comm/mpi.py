@@ -55,6 +55,7 @@ class MPICommunicator(Communicator):
             rest = np.empty(max(0, length_of(slot) - SMALL), np.uint8)
         if rest.size:
             self._broadcast(rest, root)
+        self.bytes_received += length_of(slot) if self.rank != root else 0
         return unpack(slot, rest)
 
     def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
@@ -77,6 +78,7 @@ class MPICommunicator(Communicator):
         self._poll("recv", probe)
         buffer = np.empty(status.Get_count(MPI.BYTE), np.uint8)
         self._wait("recv", found[0].Irecv, buffer)
+        self.bytes_received += buffer.size
         return buffer.tobytes()
 
     def barrier(self) -> None:

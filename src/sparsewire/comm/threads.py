@@ -73,6 +73,7 @@ class ThreadCommunicator(Communicator):
         check_root(self, root)
         mine = as_bytes(data).tobytes() if self.rank == root and data is not None else b""
         parts: list[bytes] = self._meet(f"broadcast(root={root})", mine, list, len(mine))
+        self.bytes_received += len(parts[root]) if self.rank != root else 0
         return parts[root]
 
     def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
@@ -85,7 +86,9 @@ class ThreadCommunicator(Communicator):
     def recv(self, peer: int, tag: int = 0) -> bytes:
         check_peer(self, peer)
         self._check_open("recv")
-        return self._hub.fetch((peer, self.rank, tag))
+        message = self._hub.fetch((peer, self.rank, tag))
+        self.bytes_received += len(message)
+        return message
 
     def barrier(self) -> None:
         self._meet("barrier()", None, list, 0)

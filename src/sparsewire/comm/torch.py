@@ -60,6 +60,7 @@ class TorchCommunicator(Communicator):
         rest = _rest_for(slot) if self.rank != root else rest.copy()
         if rest.size:
             self._broadcast(rest, root)
+        self.bytes_received += length_of(slot) if self.rank != root else 0
         return unpack(slot, rest)
 
     def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
@@ -73,6 +74,7 @@ class TorchCommunicator(Communicator):
     def recv(self, peer: int, tag: int = 0) -> bytes:
         check_peer(self, peer)
         slot = self._receive(np.zeros(HEADER + SMALL, np.uint8), peer, tag)
+        self.bytes_received += length_of(slot)
         return unpack(slot, self._receive(_rest_for(slot), peer, tag))
 
     def barrier(self) -> None:

@@ -17,6 +17,7 @@ class IndexCodec(Codec):
 
     slot = "indices"
     carries_order: ClassVar[bool] = False
+    lossless: ClassVar[bool] = True  # whether receivers see the support itself
 
     @property
     def keeps_values(self) -> bool:

@@ -13,25 +13,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import kernels
-from ..codec import decode_parsed
 from ..contract import Exchange
-from ..errors import FrameError, PeerError
+from ..errors import PeerError
 from ..kernels import Array
 from ..kernels.scratch import scratch
 from ..piece import Piece
-from ..scheme import from_record
-from ..sparse import Sparse, elements, work_dtype
-from ..transform import Identity
-from ..wire import Frame, pack_message, unpack_message
+from ..sparse import Sparse, work_dtype
+from ..wire import pack_message
+from .combine import RULES, combine, combine_into
+from .messages import read
 from .turn import Outcome, Turn
 
 
 @dataclass(frozen=True)
 class AllGather(Exchange):
-    """Frames from all to all."""
+    """Frames from all to all. `mean` says what the sum of an entry is divided by: see `combine`."""
 
     id = "allgather"
     wire_id = 1
+
+    mean: str = "all"
+
+    def check(self) -> None:
+        self.expect(self.mean in RULES, f"mean is one of {', '.join(RULES)}")
 
     def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
         """Moves the pieces' frames; no buffer is written."""
@@ -49,18 +53,18 @@ class AllGather(Exchange):
                 raise PeerError(f"rank {comm.rank}: its message came back changed")
             own = [one.sent for one in sealed]
             by_rank = [
-                own if rank == comm.rank else _read(message, pieces, own, rank) for rank, message in enumerate(messages)
+                own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
             ]
         with turn.clock("accumulate"):
             by_piece = zip(pieces, zip(*by_rank, strict=True), strict=True)
-            return [Gathered(comm.rank, parts, isinstance(piece.x, Sparse)) for piece, parts in by_piece]
+            return [Gathered(comm.rank, parts, isinstance(piece.x, Sparse), self.mean) for piece, parts in by_piece]
 
 
 class Gathered(Outcome):
     """Every rank's entries; of a dense tensor their mean alone, where that takes less memory."""
 
-    def __init__(self, rank: int, parts: Sequence[Sparse], stay_sparse: bool) -> None:
-        self.sent = parts[rank]
+    def __init__(self, rank: int, parts: Sequence[Sparse], stay_sparse: bool, rule: str = "all") -> None:
+        self.sent, self._rule = parts[rank], rule
         self.finite = all(kernels.all_finite(part.work_values) for part in parts)
         self._parts: Sequence[Sparse] = parts
         self._mean: Array | None = None
@@ -78,8 +82,7 @@ class Gathered(Outcome):
         return self.sent.size * self.sent.width * self._dtype.itemsize
 
     def _accumulate(self, out: Array) -> None:
-        parts = [(elements(part.indices, part.width), part.work_values) for part in self._parts]
-        kernels.accumulate(out, parts, 1 / len(parts), threads=kernels.threads)
+        combine_into(out, self._parts, self._rule)
 
     def mean_into(self, out: Array) -> None:
         if self.sent.transform is not None:
@@ -98,38 +101,4 @@ class Gathered(Outcome):
             rows = self._mean.reshape(-1, self.sent.width)
             some = np.flatnonzero(rows.any(axis=1)).astype(kernels.index_dtype(self.sent.size))
             return self.sent.like(some, rows[some].reshape(-1))
-        indices = np.unique(np.concatenate([part.indices for part in self._parts]))
-        total = np.zeros((indices.size, self.sent.width), self._dtype)
-        for part in self._parts:
-            share = part.work_values * self._dtype.type(1 / len(self._parts))
-            total[np.searchsorted(indices, part.indices)] += share.reshape(-1, self.sent.width)
-        return self.sent.like(indices, total.reshape(-1))
-
-
-def _read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
-    try:
-        if not len(message):
-            raise FrameError("it failed before it could send")
-        frames = unpack_message(message, max(map(_numel, pieces), default=0))
-        _check_tensors(frames, pieces)
-        for frame, mine in zip(frames, own, strict=True):
-            if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
-                raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
-        return [decode_parsed(frame) for frame in frames]
-    except FrameError as error:
-        raise PeerError(f"rank {rank}: {error}") from error
-
-
-def _numel(piece: Piece) -> int:
-    return piece.x.numel if isinstance(piece.x, Sparse) else piece.x.size
-
-
-def _check_tensors(frames: Sequence[Frame], pieces: Sequence[Piece]) -> None:
-    """Whether these are the tensors that are due."""
-    if len(frames) != len(pieces):
-        raise FrameError(f"{len(frames)} tensors where {len(pieces)} are due")
-    for frame, piece in zip(frames, pieces, strict=True):
-        if frame.shape != piece.shape or frame.dtype != piece.dtype:
-            raise FrameError(
-                f"a frame of {frame.dtype} {frame.shape} where {piece.name!r} is {piece.dtype} {piece.shape}"
-            )
+        return self.sent.like(*combine(self._parts, self._rule))

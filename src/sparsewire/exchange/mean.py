@@ -33,8 +33,9 @@ def mean(
     """
     exchange: Exchange = AllGather()
     try:
-        plan, tensor = scheme(s), host.to_host(x)
+        plan = scheme(s)
         exchange = plan.exchange
+        tensor = host.to_host(x)
         if isinstance(residual, Sparse):
             raise InputError("mean updates its residual in place: give a dense array, also for a sparse tensor")
         buffers = None if residual is None else Buffers.of(residual, plan, tensor)

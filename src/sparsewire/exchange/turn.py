@@ -51,7 +51,8 @@ class Turn:
 
 
 class Outcome(ABC):
-    """What came of a piece. Over all ranks Σ sent = size × mean; on each, compensated input = sent + what is kept.
+    """What came of a piece. On each rank, compensated input = sent + what is kept; over all ranks Σ sent = size × mean,
+    or what the exchange's rule of the mean says instead.
 
     `sent` is this rank's part in the mean, in the domain of the scheme's transform. `finite` is whether all that any
     rank sent is finite: the same answer on every rank.

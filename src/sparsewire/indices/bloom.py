@@ -48,6 +48,7 @@ class Bloom(IndexCodec):
 
     id = "bloom"
     wire_id = 8
+    lossless = False
 
     fpr: float | None = None
     policy: str = "p0"

@@ -12,7 +12,10 @@ from .attach import attach
 from .checkpoint import deal, load, save
 from .dcp import load_dcp, save_dcp
 from .link import Link
+from .local import local_steps
+from .local_link import LocalLink
 
 __all__ = [
-    "Link", "attach", "deal", "dgc_schedule", "falling_ratio", "load", "load_dcp", "save", "save_dcp", "warmup_ratio",
+    "Link", "LocalLink", "attach", "deal", "dgc_schedule", "falling_ratio", "load", "load_dcp", "local_steps", "save",
+    "save_dcp", "warmup_ratio",
 ]  # fmt: skip

@@ -29,9 +29,11 @@ def refuse(comm: Communicator, error: BaseException) -> None:
     comm.all_gather(json.dumps({"refused": text[:LONGEST]}).encode(), CHANNEL)
 
 
-def agree(comm: Communicator, settings: Settings, named: Mapping[str, torch.nn.Parameter]) -> None:
-    """Raises, on every rank, where a rank differs from rank 0 or cannot attach."""
-    values, lists = _values(settings), _lists(settings, named)
+def agree(
+    comm: Communicator, settings: Settings, named: Mapping[str, torch.Tensor], more: Mapping[str, Any] | None = None
+) -> None:
+    """Raises, on every rank, where a rank differs from rank 0 or cannot attach; `more` settings come first."""
+    values, lists = {**(more or {}), **_values(settings)}, _lists(settings, named)
     digests = {field: _digest(items) for field, items in lists.items()}
     heard = [json.loads(bytes(part)) for part in comm.all_gather(json.dumps([values, digests]).encode(), CHANNEL)]
     for rank, told in enumerate(heard):
@@ -59,7 +61,7 @@ def _values(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _lists(settings: Settings, named: Mapping[str, torch.nn.Parameter]) -> dict[str, list[str]]:
+def _lists(settings: Settings, named: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
     ratios = settings.schedule.ratios or ()
     return {
         "ratio_schedule": _ratios(ratios),

@@ -56,7 +56,7 @@ def attach(
     A setting that one rank refuses is an error on every rank, at once.
     """
     wrapped = find_ddp(model)
-    named = named_parameters(wrapped)
+    named = named_parameters(wrapped.module)
     group = CourierGroup(wrapped.process_group, timeout if is_positive(timeout) else None)
     try:
         try:

@@ -10,22 +10,37 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import torch
 
-from .. import states
+from .. import round_states
+from ..comm import Communicator
 from ..errors import InputError
-from .link import Link
 from .tensors import to_arrays, to_tensors
 
 State = dict[str, Any]
 NAME = "sparsewire"
-_savers: WeakValueDictionary[Path, Link] = WeakValueDictionary()  # who wrote which file in this process
 
 
-def save(link: Link, folder: str | os.PathLike[str], name: str = NAME) -> Path:
+class Saved(Protocol):
+    """What can be saved: a `Link`, a `LocalLink`."""
+
+    comm: Communicator
+
+    @property
+    def attached(self) -> bool: ...
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+_savers: WeakValueDictionary[Path, Saved] = WeakValueDictionary()  # who wrote which file in this process
+
+
+def save(link: Saved, folder: str | os.PathLike[str], name: str = NAME) -> Path:
     """Writes this rank's state as `NAME-RANK-of-SIZE.pt`; whole or not at all. Every rank calls it.
 
     Two links in one folder need two names.
@@ -46,7 +61,7 @@ def save(link: Link, folder: str | os.PathLike[str], name: str = NAME) -> Path:
     return path
 
 
-def load(link: Link, folder: str | os.PathLike[str], name: str = NAME) -> None:
+def load(link: Saved, folder: str | os.PathLike[str], name: str = NAME) -> None:
     """Goes on from the complete set of files with the latest step in the folder, whatever number of ranks wrote it.
 
     Every rank calls it; unless all of them find their part of one set, none goes on.
@@ -72,10 +87,10 @@ def deal(saved: Sequence[Mapping[str, Any]], size: int) -> list[State]:
     >>> [new["buffers"]["w"]["residual"].tolist() for new in deal(old, 1)]
     [[1.0, 1.0]]
     """
-    return [to_tensors(state) for state in states.deal([to_arrays(state) for state in saved], size)]
+    return [to_tensors(state) for state in round_states.deal([to_arrays(state) for state in saved], size)]
 
 
-def _mine(folder: Path, link: Link, name: str) -> tuple[Mapping[str, Any], int]:
+def _mine(folder: Path, link: Saved, name: str) -> tuple[Mapping[str, Any], int]:
     """This rank's state out of the newest usable set, and how many ranks wrote it."""
     newest = max(_usable(folder, link, name), key=lambda files: int(_read(files[0])["step"]))
     states_found = [_read(path) for path in newest]
@@ -88,7 +103,7 @@ def _read(path: Path) -> State:
     return state
 
 
-def _usable(folder: Path, link: Link, name: str) -> list[list[Path]]:
+def _usable(folder: Path, link: Saved, name: str) -> list[list[Path]]:
     """Of each set this rank's file if as many ranks wrote it as there are now, otherwise all of them.
 
     Where every machine has a disk of its own, this rank's file is all that it sees of its set.

@@ -35,12 +35,12 @@ def find_ddp(model: torch.nn.Module) -> DistributedDataParallel:
     return inner
 
 
-def named_parameters(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
+def named_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Names as the plain module has them, whatever of it is compiled."""
-    return {_plain(name): parameter for name, parameter in model.module.named_parameters()}
+    return {plain(name): parameter for name, parameter in module.named_parameters()}
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != COMPILED)
 
 

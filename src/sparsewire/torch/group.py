@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ..comm import Communicator
 from ..comm.torch import TorchCommunicator
 from ..errors import CommError, CommTimeout, PeerFailed
 
@@ -26,8 +27,8 @@ class CourierGroup:
     and they find there who failed first, and why.
     """
 
-    def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
-        own = _new_group(group, datetime.timedelta(seconds=timeout) if timeout else _timeout_of(group))
+    def __init__(self, group: dist.ProcessGroup, timeout: float | None, call: str = "attach") -> None:
+        own = _new_group(group, datetime.timedelta(seconds=timeout) if timeout else _timeout_of(group), call)
         self.comm = TorchCommunicator(own)
         self._store = distributed_c10d._get_process_group_store(own)
         self._group: dist.ProcessGroup | None = own
@@ -75,7 +76,26 @@ class CourierGroup:
         self.comm.close()
 
 
-def _new_group(group: dist.ProcessGroup, timeout: datetime.timedelta | None) -> dist.ProcessGroup:
+class GivenGroup:
+    """The same for a communicator that the user made, and keeps."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+
+    def close(self) -> None:
+        self.comm.barrier()
+
+    def fail(self, error: BaseException) -> BaseException:
+        return error
+
+    def tell(self, error: BaseException) -> None:
+        """Whoever made the communicator sees the error itself."""
+
+    def leave(self) -> None:
+        """It stays the user's."""
+
+
+def _new_group(group: dist.ProcessGroup, timeout: datetime.timedelta | None, call: str) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(group)
     part = len(ranks) < dist.get_world_size()
     try:
@@ -86,7 +106,7 @@ def _new_group(group: dist.ProcessGroup, timeout: datetime.timedelta | None) -> 
     except RuntimeError as error:
         late = "timeout" in str(error).lower() or "timed out" in str(error).lower()
         raise (CommTimeout if late else CommError)(
-            f"attach: not all of {len(ranks)} ranks have come ({error}); every rank of the model must call attach"
+            f"{call}: not all of {len(ranks)} ranks have come ({error}); every rank of the model must call {call}"
         ) from error
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .chain import Chain
     from .deflate import Deflate
     from .dexp import FitDExp
+    from .distinct import Distinct
     from .entropy import Entropy
     from .fit import FitPoly
     from .half import BFloat16, Half
@@ -24,6 +25,7 @@ HOMES = {
     "Centroid": "centroid",
     "Chain": "chain",
     "Deflate": "deflate",
+    "Distinct": "distinct",
     "Entropy": "entropy",
     "FitDExp": "dexp",
     "FitPoly": "fit",

@@ -1,0 +1,51 @@
+"""How what the ranks sent becomes one tensor, entry by entry.
+
+    all       Σ / ranks                       unbiased
+    senders   Σ / senders of the entry        what one rank found is not divided by those that sent nothing there
+    sqrt      Σ / √(ranks × senders)          in between
+
+In rank order, so every rank gets the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import kernels
+from ..kernels import Array
+from ..sparse import Sparse, elements
+
+RULES = ("all", "senders", "sqrt")
+
+
+def combine_into(out: Array, parts: Sequence[Sparse], rule: str) -> None:
+    """The combination, dense in `out`, a flat array of the entries' numbers."""
+    pairs = [(elements(part.indices, part.width), part.work_values) for part in parts]
+    kernels.accumulate(out, pairs, _factor(rule, len(parts)), threads=kernels.threads)
+    if rule != "all":
+        places, senders = np.unique(np.concatenate([places for places, _ in pairs]), return_counts=True)
+        out[places] /= _divisor(rule, len(parts), senders, out)
+
+
+def combine(parts: Sequence[Sparse], rule: str) -> tuple[Array, Array]:
+    """The same as (entries that any rank sent, their numbers in the work dtype)."""
+    first, numbers = parts[0], parts[0].work_values.dtype
+    indices, senders = np.unique(np.concatenate([part.indices for part in parts]), return_counts=True)
+    total = np.zeros((indices.size, first.width), numbers)
+    factor = numbers.type(_factor(rule, len(parts)))
+    for part in parts:
+        total[np.searchsorted(indices, part.indices)] += (part.work_values * factor).reshape(-1, first.width)
+    if rule != "all":
+        total /= _divisor(rule, len(parts), senders, total)[:, None]
+    return indices, total.reshape(-1)
+
+
+def _factor(rule: str, ranks: int) -> float:
+    return 1 / ranks if rule == "all" else 1.0
+
+
+def _divisor(rule: str, ranks: int, senders: Array, like: Array) -> Array:
+    divisor = senders if rule == "senders" else np.sqrt(ranks * senders)
+    return divisor.astype(like.dtype)

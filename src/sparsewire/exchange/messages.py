@@ -1,0 +1,49 @@
+"""What a receiver makes of another rank's message: the frames of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..codec import decode_parsed
+from ..errors import FrameError, PeerError
+from ..piece import Piece
+from ..scheme import from_record
+from ..sparse import Sparse
+from ..transform import Identity
+from ..wire import Frame, unpack_message
+
+
+def read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
+    """What another rank sent of the same pieces; anything else is a `PeerError` that names it."""
+    return read_frames(message, pieces, own, rank, lambda piece: piece.dtype)
+
+
+def read_frames(
+    message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int, dtype: Callable[[Piece], str]
+) -> list[Sparse]:
+    try:
+        if not len(message):
+            raise FrameError("it failed before it could send")
+        frames = unpack_message(message, max(map(_numel, pieces), default=0))
+        _check_tensors(frames, pieces, dtype)
+        for frame, mine in zip(frames, own, strict=True):
+            if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
+                raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
+        return [decode_parsed(frame) for frame in frames]
+    except FrameError as error:
+        raise PeerError(f"rank {rank}: {error}") from error
+
+
+def _numel(piece: Piece) -> int:
+    return piece.x.numel if isinstance(piece.x, Sparse) else piece.x.size
+
+
+def _check_tensors(frames: Sequence[Frame], pieces: Sequence[Piece], dtype: Callable[[Piece], str]) -> None:
+    """Whether these are the tensors that are due."""
+    if len(frames) != len(pieces):
+        raise FrameError(f"{len(frames)} tensors where {len(pieces)} are due")
+    for frame, piece in zip(frames, pieces, strict=True):
+        if frame.shape != piece.shape or frame.dtype != dtype(piece):
+            raise FrameError(
+                f"a frame of {frame.dtype} {frame.shape} where {piece.name!r} is {dtype(piece)} {piece.shape}"
+            )

@@ -1,0 +1,139 @@
+"""`root`: every rank sends its frames to one of them, which adds up and sends the mean, coded once, to all.
+
+For where there is a server, or to count what comes down: with `allgather` every rank gets every frame.
+
+1. Each rank seals its pieces and sends them to the root.
+2. The root adds up in rank order and codes the mean without loss: the support by the scheme's own index codec, or by
+   `best` where that one is lossy; the numbers as a table of distinct ones or deflated, whichever is smaller.
+3. One broadcast. Every rank decodes the same bytes, the root too, so all have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .. import kernels
+from ..comm import Communicator
+from ..contract import Context, Exchange
+from ..errors import InputError, PeerError
+from ..indices import Best
+from ..kernels import Array
+from ..piece import Piece
+from ..scheme import Scheme
+from ..seal import Selection, seal
+from ..sparse import Sparse, work_dtype
+from ..values.chain import Chain
+from ..values.deflate import Deflate
+from ..values.distinct import Distinct
+from ..values.raw import RawValues
+from ..wire import Frame, pack_message
+from .combine import RULES, combine
+from .messages import read, read_frames
+from .turn import Outcome, Turn
+
+VALUES = (Chain((Distinct(),)), Chain((RawValues(), Deflate())))
+FAILED, FINITE, SPOILED = b"\0", b"\1", b"\2"  # how the root's answer begins
+TAG = 41
+
+
+@dataclass(frozen=True)
+class Root(Exchange):
+    """Frames to the rank `rank`, and the mean from there. `mean` as in `allgather`."""
+
+    id = "root"
+    wire_id = 10
+
+    rank: int = 0
+    mean: str = "all"
+
+    def check(self) -> None:
+        self.expect(self.rank >= 0, "rank is 0 or more")
+        self.expect(self.mean in RULES, f"mean is one of {', '.join(RULES)}")
+
+    def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
+        """Moves the pieces' frames; no buffer is written."""
+        comm = turn.comm
+        if self.rank >= comm.size:
+            raise InputError(f"exchange={self}: there are only {comm.size} ranks")
+        try:
+            sealed = [turn.seal(piece) for piece in pieces]
+        except BaseException:
+            self.refuse(comm, "")
+            raise
+        own = [one.sent for one in sealed]
+        with turn.clock("exchange"):
+            answer = self._answer(pack_message(one.fields for one in sealed), pieces, own, turn)
+        with turn.clock("decode"):
+            if answer[:1] == FAILED:
+                raise PeerError(answer[1:].decode(errors="replace"))
+            body = memoryview(answer)[1:]
+            means = read_frames(body, pieces, own, self.rank, lambda piece: work_dtype(piece.dtype).name)
+        finite = answer[:1] == FINITE
+        return [Meant(sent, mean, finite) for sent, mean in zip(own, means, strict=True)]
+
+    def refuse(self, comm: Communicator, channel: str) -> None:
+        if comm.rank != self.rank:
+            comm.send(b"", self.rank, TAG)
+            comm.broadcast(None, self.rank)
+        else:
+            self._gather(comm, b"")
+            comm.broadcast(FAILED + f"rank {comm.rank}: it failed before it could send".encode(), self.rank)
+
+    def _answer(self, mine: bytes, pieces: Sequence[Piece], own: Sequence[Sparse], turn: Turn) -> bytes:
+        comm = turn.comm
+        if comm.rank != self.rank:
+            comm.send(mine, self.rank, TAG)
+            return comm.broadcast(None, self.rank)
+        try:
+            messages = self._gather(comm, mine)
+            by_rank = [
+                list(own) if rank == comm.rank else read(memoryview(message), pieces, own, rank)
+                for rank, message in enumerate(messages)
+            ]
+            answer = self._mean(by_rank, turn.scheme)
+        except PeerError as error:
+            answer = FAILED + str(error).encode()
+        return comm.broadcast(answer, self.rank)
+
+    def _gather(self, comm: Communicator, mine: bytes) -> list[bytes]:
+        return [mine if rank == comm.rank else comm.recv(rank, TAG) for rank in range(comm.size)]
+
+    def _mean(self, by_rank: Sequence[Sequence[Sparse]], scheme: Scheme) -> bytes:
+        finite = all(kernels.all_finite(part.work_values) for parts in by_rank for part in parts)
+        frames = [code(parts, self.mean, scheme) for parts in zip(*by_rank, strict=True)]
+        return (FINITE if finite else SPOILED) + pack_message(frames)
+
+
+def code(parts: Sequence[Sparse], rule: str, scheme: Scheme) -> Frame:
+    """The frame of what the ranks' parts of one tensor come to, without loss."""
+    first = parts[0]
+    indices, numbers = combine(parts, rule)
+    kind = work_dtype(first.dtype).name
+    indices = indices.astype(kernels.index_dtype(first.size), copy=False)
+    plan = replace(scheme, indices=scheme.indices if scheme.indices.lossless else Best())
+    plan = plan if first.transform is not None else plan.untransformed
+    ctx = Context(kind, first.size)
+    offer = Selection(indices, numbers, _nothing_else, first.shape, first.width, first.transform)
+    sealed = [seal(replace(plan, values=values), ctx, offer) for values in VALUES]
+    return min(sealed, key=lambda one: len(one.frame)).fields
+
+
+def _nothing_else(where: Array) -> Array:
+    raise AssertionError("an index codec without loss sends the entries that it is given")
+
+
+class Meant(Outcome):
+    """What this rank sent, and the mean as the root coded it."""
+
+    def __init__(self, sent: Sparse, mean: Sparse, finite: bool) -> None:
+        self.sent, self.finite, self._mean = sent, finite, mean
+
+    def mean_into(self, out: Array) -> None:
+        with np.errstate(invalid="ignore"):
+            out[:] = self._mean.flat()
+
+    def mean_sparse(self) -> Sparse:
+        return self.sent.like(self._mean.indices, self._mean.work_values)
