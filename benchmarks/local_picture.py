@@ -1,0 +1,50 @@
+"""The picture of `benchmarks/local.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from local_rules import LOCAL, RULES
+
+from sparsewire.lab.tables import write_file
+
+Row = dict[str, Any]
+FAMILIES = {"dense": "#444444", "FedAvg": "#8d8d8d", "DiLoCo": "#edae49", "SBC": "#d1495b", "STC": "#a05195",
+            "SparseLoCo": "#30638e", "ours": "#3c7a57"}  # fmt: skip
+
+
+def colour(rule: str) -> str:
+    return next(found for family, found in FAMILIES.items() if rule.startswith(family))
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """A panel per task: quality against bits per parameter and step, a dot per seed, a line through a rule's mean."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = [name for name in LOCAL if any(row["task"] == name for row in result["rows"])]
+    figure = Figure(figsize=(1 + 6 * len(names), 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        draw_task(axes, name, [row for row in result["rows"] if row["task"] == name])
+    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+
+
+def draw_task(axes: Any, name: str, rows: Sequence[Row]) -> None:
+    accuracy = LOCAL[name].score == "accuracy"
+    for rule in [rule for rule in RULES if any(row["rule"] == rule for row in rows)]:
+        some = [row for row in rows if row["rule"] == rule]
+        bits, scores = [row["bits"] for row in some], [row["score"] * (100 if accuracy else 1) for row in some]
+        axes.plot(bits, scores, "o", color=colour(rule), alpha=0.4)
+        place = statistics.fmean(bits), statistics.fmean(scores)
+        axes.plot(*place, "D", color=colour(rule))
+        axes.annotate(rule, place, xytext=(6, 6), textcoords="offset points", fontsize=8, color=colour(rule))
+    axes.set_xscale("log")
+    axes.set_xlabel("bits sent per parameter and step (dense: 32)")
+    axes.set_ylabel("test accuracy in %" if accuracy else "test loss in nats, lower is better")
+    axes.set_title(LOCAL[name].what, fontsize=10)
+    axes.margins(0.12)
+    axes.grid(alpha=0.2)
