@@ -85,7 +85,7 @@ class Rank:
         self.named = dict(model.named_parameters())
         self.optimizer = cell.task.optimizer(model, cell.rate)
         fit = self._fit(settings) if cell.rule not in ("dense", "residual") else None
-        self.averager = Averager(comm, replace(settings, momenta=fit.momenta) if fit else settings)
+        self.averager = Averager(comm, replace(settings, momenta=fit.momenta, rates=fit.rates) if fit else settings)
         if fit:
             fit.attach(lambda: self.averager.was_sparse)
 
