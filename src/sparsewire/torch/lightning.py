@@ -42,9 +42,9 @@ class SparsewireCallback(Callback):
     """Attaches when fitting starts, logs bytes, keeps every rank's state in the checkpoint, detaches at the end.
 
     `Trainer(strategy="ddp", callbacks=[SparsewireCallback("topk(1%) | memory=dgc(momentum=0.9)")])`; `settings` are
-    those of `attach`. `optimizer` is by default the trainer's, where one alone has the model's parameters; None switches
-    that off. `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so that residuals follow the
-    loss scale. `link` exists from the start of `fit`, and can still be read after its end.
+    those of `attach`. `optimizer` is by default the trainer's, where one alone has the model's parameters; None
+    switches that off. `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so that residuals
+    follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
 
     Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. After an
     exception the link leaves at once, and the other ranks hear of it.

@@ -163,9 +163,7 @@ def fit_optimizer(
     return Fit(optimizer, memory, {parameter: name for name, parameter in named.items()}, sparse.__contains__)
 
 
-def only_optimizer(
-    optimizers: Iterable[torch.optim.Optimizer], model: torch.nn.Module
-) -> torch.optim.Optimizer | None:
+def only_optimizer(optimizers: Iterable[torch.optim.Optimizer], model: torch.nn.Module) -> torch.optim.Optimizer | None:
     """The one that has parameters of the model; None if several have, or none has."""
     held = set(model.parameters())
     ours = [one for one in optimizers if any(held.intersection(group["params"]) for group in one.param_groups)]
