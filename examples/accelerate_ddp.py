@@ -16,9 +16,11 @@ from accelerate import Accelerator, debug_launcher
 from accelerate.utils import broadcast_object_list
 from torch.nn.functional import cross_entropy
 
+from sparsewire.torch import falling_ratio
 from sparsewire.torch.accelerate import attach_accelerate
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
+STEPS = 60  # of two batches each
 
 
 def train(accelerator: Accelerator, model: Any, optimizer: Any, batches: range) -> float:
@@ -40,7 +42,9 @@ def main() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(32, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8))
     model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9))
-    link = attach_accelerate(accelerator, model, SCHEME, warmup_steps=5)
+    # The prepared optimizer is passed on to `attach`.
+    falling = falling_ratio(STEPS, 0.01)
+    link = attach_accelerate(accelerator, model, SCHEME, select_per="model", ratio_schedule=falling)
 
     folder = broadcast_object_list([tempfile.mkdtemp() if accelerator.is_main_process else ""])[0]
     before = train(accelerator, model, optimizer, range(60))

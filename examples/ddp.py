@@ -58,7 +58,8 @@ def main(rank: int, size: int, store: str) -> None:
     plain = train(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), x, y, rank)
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    link = attach(model, SCHEME, optimizer=optimizer, ratio_schedule=falling_ratio(STEPS, 0.01))
+    falling = falling_ratio(STEPS, 0.01)
+    link = attach(model, SCHEME, optimizer=optimizer, select_per="model", ratio_schedule=falling)
     compressed = train(model, optimizer, x, y, rank)
 
     stats = link.stats()

@@ -33,8 +33,9 @@ class Compression(TrainerCallback):
         self.trainer, self.settings = trainer, settings
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        model, scaler = self.trainer.model_wrapped, self.trainer.accelerator.scaler
-        self.link = attach(model, SCHEME, scaler=scaler, **self.settings)
+        trainer = self.trainer
+        used = {"optimizer": trainer.optimizer, "scaler": trainer.accelerator.scaler}
+        self.link = attach(trainer.model_wrapped, SCHEME, **used, **self.settings)
         if state.global_step:
             load(self.link, folder(args, state))
 
@@ -69,7 +70,7 @@ def trainer(output: str, data: list[dict[str, torch.Tensor]]) -> tuple[Trainer, 
     )  # fmt: skip
     made = Trainer(model, args, train_dataset=data)
     made.remove_callback(PrinterCallback)
-    compression = Compression(made, warmup_steps=5)
+    compression = Compression(made, select_per="model")
     made.add_callback(compression)
     return made, compression
 

@@ -13,9 +13,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from sparsewire.torch import falling_ratio
 from sparsewire.torch.lightning import SparsewireCallback
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
+STEPS = 160  # five epochs
 
 
 class Net(LightningModule):
@@ -46,11 +48,13 @@ def main(folder: Path) -> None:
     x = torch.randn(4096, 32)
     data = DataLoader(TensorDataset(x, (x @ torch.randn(32, 8)).argmax(1)), batch_size=64)
 
-    first = trainer(2, SparsewireCallback(SCHEME, warmup_steps=5))
+    # The trainer's optimizer is passed on to `attach`.
+    settings = {"select_per": "model", "ratio_schedule": falling_ratio(STEPS, 0.01)}
+    first = trainer(2, SparsewireCallback(SCHEME, **settings))
     first.fit(Net(), data)
     first.save_checkpoint(folder / "two.ckpt")  # every rank calls it; it holds both ranks' residuals
 
-    callback = SparsewireCallback(SCHEME, warmup_steps=5)
+    callback = SparsewireCallback(SCHEME, **settings)
     second = trainer(5, callback)
     second.fit(Net(), data, ckpt_path=folder / "two.ckpt", weights_only=True)
     if second.is_global_zero:

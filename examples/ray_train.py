@@ -17,9 +17,10 @@ from ray.train import Checkpoint, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 from torch.nn.functional import cross_entropy
 
-from sparsewire.torch import Link, attach, load, save
+from sparsewire.torch import Link, attach, falling_ratio, load, save
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
+STEPS = 120
 
 
 def train(config: dict[str, int]) -> None:
@@ -30,7 +31,8 @@ def train(config: dict[str, int]) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(32, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8))
     model = prepare_model(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    link = attach(model, SCHEME, warmup_steps=5)
+    falling = falling_ratio(STEPS, 0.01)
+    link = attach(model, SCHEME, optimizer=optimizer, select_per="model", ratio_schedule=falling)
     resume(net, optimizer, link)
 
     rank = ray.train.get_context().get_world_rank()
@@ -82,7 +84,7 @@ def main() -> None:
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     ray.init(num_cpus=2, log_to_driver=False, runtime_env={"env_vars": {"GLOO_SOCKET_IFNAME": interface}})
     with tempfile.TemporaryDirectory() as folder:
-        first, second = fit(60, folder), fit(120, folder)
+        first, second = fit(STEPS // 2, folder), fit(STEPS, folder)
     ray.shutdown()
     sent, dense = (first[name] + second[name] for name in ("bytes_sent", "bytes_dense"))
     print(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEME = "topk(5%) | indices=rice | values=qsgd(bits=5) | memory=residual"
+MOMENTUM_SCHEME = SCHEME.replace("residual", "dgc(momentum=0.9)")  # for SGD with momentum
 RANKS = 2
 
 

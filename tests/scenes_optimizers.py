@@ -35,6 +35,17 @@ def step(stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer, numbe
     optimizer.step()
 
 
+def step_with_closure(stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Backward within `step()`, as Lightning does it."""
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        backward(stage, model, number)
+        return 0.5
+
+    assert optimizer.step(closure) == 0.5
+
+
 def resumed(stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer, link: Any, make: Any) -> Any:
     """Everything saved and taken up again in new objects."""
     packed = io.BytesIO()
@@ -125,7 +136,7 @@ def gmc_follows_the_rate(stage: Stage, momentum: float) -> None:
     assert_close(wired.module, plain.module)
 
 
-def adam_has_no_first_moment_where_sparse(stage: Stage, kind: str) -> None:
+def adam_has_no_first_moment_where_sparse(stage: Stage, kind: str, closure: bool) -> None:
     """AdamW with β1 = 0 for what travels sparse, as it is for the rest; groups, scheduler and state look untouched."""
     make = getattr(torch.optim, kind)
     plain, wired = stage.ddp(build()), stage.ddp(build())
@@ -142,7 +153,7 @@ def adam_has_no_first_moment_where_sparse(stage: Stage, kind: str) -> None:
         if number == 15:
             link.detach()
         for model, behind, scheduler in zip((plain, wired), (reference, optimizer), schedulers, strict=True):
-            step(stage, model, behind, number)
+            (step_with_closure if closure and model is wired else step)(stage, model, behind, number)
             scheduler.step()
         assert [group["betas"] for group in optimizer.param_groups] == [(0.9, 0.99)] * 2
         assert [len(group["params"]) for group in optimizer.param_groups] == [2, len(rest)]

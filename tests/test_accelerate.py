@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import RANKS, SCHEME, failure, missing, run_script, same_bits, write_facts
+from host_ranks import MOMENTUM_SCHEME, RANKS, SCHEME, failure, missing, run_script, same_bits, write_facts
 
 pytestmark = pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 
@@ -61,6 +61,11 @@ def test_residuals_follow_the_accelerators_scaler(facts: list[dict[str, Any]]) -
     assert [rank["last scale"] for rank in facts] == [2.0**6] * RANKS
 
 
+def test_the_prepared_optimizer_is_fitted(facts: list[dict[str, Any]]) -> None:
+    """The default; `optimizer=None` switches it off, and of several only one that is the model's is taken."""
+    assert [rank["fitted"] for rank in facts] == [[True, False, True]] * RANKS
+
+
 def test_one_process_is_told_how_to_start_more() -> None:
     code = """
 import accelerate, torch
@@ -91,7 +96,7 @@ def started(scaler: Any = None) -> tuple[Any, Any, Any, Any]:
     torch.manual_seed(0)
     plain = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     model, optimizer = accelerator.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9))
-    return accelerator, model, optimizer, attach_accelerate(accelerator, model, SCHEME, warmup_steps=1)
+    return accelerator, model, optimizer, attach_accelerate(accelerator, model, MOMENTUM_SCHEME, warmup_steps=1)
 
 
 def train(accelerator: Any, model: Any, optimizer: Any, batches: range) -> None:
@@ -135,6 +140,20 @@ def scaled() -> tuple[dict[str, Any], float]:
     return weights, link.state_dict()["scale"]
 
 
+def refitted(accelerator: Any, model: Any, optimizer: Any) -> list[bool]:
+    """Whether another link has the optimizer: without it, and beside one of another model."""
+    import torch
+
+    from sparsewire.torch.accelerate import attach_accelerate
+
+    with attach_accelerate(accelerator, model, SCHEME, optimizer=None) as without:
+        pass
+    accelerator.prepare(torch.optim.AdamW(torch.nn.Linear(2, 2).parameters()))
+    with attach_accelerate(accelerator, model, MOMENTUM_SCHEME) as beside:
+        pass
+    return [without._fit is not None, beside._fit is not None and beside._fit.optimizer is optimizer.optimizer]
+
+
 def main(folder: str) -> None:
     import shutil
 
@@ -147,7 +166,7 @@ def main(folder: str) -> None:
     train(accelerator, model, optimizer, range(6, 12))
     facts: dict[str, Any] = link.stats()
     link.detach()
-    attach_accelerate(accelerator, model, SCHEME).detach()
+    facts["fitted"] = [link._fit.optimizer is optimizer.optimizer, *refitted(accelerator, model, optimizer)]
     facts["hooks"] = [len(accelerator._save_model_state_pre_hook), len(accelerator._load_model_state_pre_hook)]
     try:
         attach_accelerate(accelerator, model.module, SCHEME)

@@ -44,6 +44,7 @@ def printed(command: list[str], folder: Path, limit: float = 90) -> str:
             if child.poll() is None:
                 os.killpg(child.pid, 9)  # its ranks too
                 child.wait()
+    assert "memory=" not in (folder / "err").read_text(), "memory and optimizer fit, and sparsewire knows it"
     return (folder / "out").read_text()
 
 

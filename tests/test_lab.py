@@ -60,6 +60,29 @@ def test_the_demo_learns_with_far_fewer_bytes(shown):
     assert ours["bytes"] < plain["bytes"] / 10
 
 
+def test_both_compressed_trainings_of_the_demo_select_alike():
+    arms = demo.choose_arms(demo.SCHEME, steps=60)
+    ours, residual = arms[demo.COMPRESSED], arms[demo.RESIDUAL]
+    assert ours["falling"] == residual["falling"] == [60, 0.01]
+    assert ours["select_per"] == residual["select_per"] == "model"
+    assert "memory=residual" in residual["scheme"] and not residual["fitted"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [
+        ("threshold(0.1)", {}),
+        ("topk(k=5)", {}),
+        ("nonzero", {}),
+        ("randomk(2%)", {"falling": [60, 0.02], "select_per": "parameter"}),
+        ("topk(2%) | transform=rows(width=4)", {"falling": [60, 0.02], "select_per": "parameter"}),
+    ],
+)
+def test_a_scheme_of_the_users_own_gets_what_suits_its_selection(scheme, settings):
+    ours = demo.choose_arms(scheme, steps=60)[demo.COMPRESSED]
+    assert ours == {"hook": "sparsewire", "scheme": scheme, **settings}
+
+
 def test_bench_train_accounts_for_a_step(tmp_path, capsys):
     words = ["bench", "train", "--model-size", "tiny", "--steps", "4", "--json", str(tmp_path / "b.json")]
     assert main(words) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_ranks import RANKS, SCHEME, missing, run_script, same_bits, write_facts
+from host_ranks import MOMENTUM_SCHEME, RANKS, SCHEME, missing, run_script, same_bits, write_facts
 
 pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 WITHOUT = "resumed without residuals"
@@ -76,6 +76,20 @@ def test_a_scaler_of_the_users_own_comes_first(facts: list[dict[str, Any]]) -> N
     assert [rank["own scaler"] for rank in facts] == [True] * RANKS
 
 
+def test_the_trainers_optimizer_is_fitted(facts: list[dict[str, Any]]) -> None:
+    """The default; `optimizer=None` switches it off."""
+    assert [rank["fitted"] for rank in facts] == [[True, False]] * RANKS
+
+
+def test_adams_first_moment_is_off_within_every_sparse_step(facts: list[dict[str, Any]]) -> None:
+    """From the first one on, though Lightning runs backward in a closure, after the step has begun."""
+    assert [rank["betas"] for rank in facts] == [[[0.9], *[[0.0, 0.9]] * 7]] * RANKS
+
+
+def test_with_adam_a_resumed_run_is_bit_equal_too(facts: list[dict[str, Any]]) -> None:
+    assert [rank["resumed with Adam"] for rank in facts] == [True] * RANKS
+
+
 def test_without_lightning_the_import_says_what_to_install() -> None:
     assert missing("sparsewire.torch.lightning", "lightning", "pytorch_lightning") == (
         "ImportError: sparsewire.torch.lightning needs Lightning: pip install lightning"
@@ -85,7 +99,7 @@ def test_without_lightning_the_import_says_what_to_install() -> None:
 # --- the ranks ---
 
 
-def module() -> Any:
+def module(adam: bool = False) -> Any:
     import torch
     from lightning.pytorch import LightningModule
 
@@ -99,9 +113,18 @@ def module() -> Any:
             return torch.nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            if not adam:
+                return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            self.betas: list[list[float]] = []  # of each step's groups
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            optimizer.register_step_post_hook(lambda one, *_: self.betas.append(first_betas(one)))
+            return optimizer
 
     return Net()
+
+
+def first_betas(optimizer: Any) -> list[float]:
+    return [group["betas"][0] for group in optimizer.param_groups]
 
 
 def batches() -> Any:
@@ -126,7 +149,13 @@ def precision(scaler: Any) -> Any:
 
 
 def fit(
-    epochs: int, *more: Any, path: Path | None = None, settings: dict[str, Any] | None = None, **options: Any
+    epochs: int,
+    *more: Any,
+    path: Path | None = None,
+    settings: dict[str, Any] | None = None,
+    net: Any = None,
+    scheme: str = MOMENTUM_SCHEME,
+    **options: Any,
 ) -> tuple[Any, Any, Any]:
     """(the trainer, its callback, the weights afterwards): four batches per rank and epoch, two steps."""
     from lightning.pytorch import Trainer
@@ -135,12 +164,12 @@ def fit(
 
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     quiet |= {"logger": False, "enable_checkpointing": bool(more)}
-    callback = SparsewireCallback(SCHEME, warmup_steps=1, **(settings or {}))
+    callback = SparsewireCallback(scheme, warmup_steps=1, **(settings or {}))
     options = {"strategy": "ddp", "devices": RANKS, **quiet, **options}
     trainer = Trainer(
         accelerator="cpu", max_epochs=epochs, accumulate_grad_batches=2, callbacks=[callback, *more], **options
     )
-    net = module()
+    net = net or module()
     trainer.fit(net, batches(), ckpt_path=path, **({"weights_only": True} if path else {}))
     return trainer, callback, net.state_dict()
 
@@ -154,6 +183,15 @@ def scaled(weights: dict[str, Any]) -> dict[str, Any]:
     own = torch.amp.GradScaler("cpu")
     callback = fit(1, plugins=[precision(scaler)], settings={"scaler": own})[1]
     return facts | {"own scaler": callback.link.averager.settings.scale.__self__ is own}
+
+
+def with_adam(folder: Path) -> dict[str, Any]:
+    """Saved after half of the steps, and resumed; and the β1 of every step's groups."""
+    net = module(adam=True)
+    weights = fit(4, net=net, scheme=SCHEME)[2]
+    fit(2, net=module(adam=True), scheme=SCHEME)[0].save_checkpoint(folder / "adam.ckpt")
+    resumed = fit(4, net=module(adam=True), scheme=SCHEME, path=folder / "adam.ckpt")[2]
+    return {"betas": net.betas, "resumed with Adam": same_bits(resumed, weights)}
 
 
 def edited(path: Path, edit: Any) -> Path:
@@ -202,6 +240,8 @@ def main(folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {"steps": callback.link.stats()["steps"]}
     trainer.save_checkpoint(folder / "last.ckpt")
     middle = folder / "epoch=1.ckpt"
+    switched_off = fit(1, settings={"optimizer": None})[1].link
+    facts["fitted"] = [callback.link._fit.optimizer is trainer.optimizers[0], switched_off._fit is not None]
     facts["resumed"] = same_bits(fit(4, path=middle)[2], weights)
     with warnings.catch_warnings(record=True) as caught:
         without = edited(middle, lambda callbacks: callbacks.pop("SparsewireCallback"))
@@ -224,6 +264,7 @@ def main(folder: Path) -> dict[str, Any]:
     )
     facts["dealt"] = facts["dealt"] and link.step == 4
     facts |= scaled(weights)
+    facts |= with_adam(folder)
     facts["couriers"] = sum(thread.name == "sparsewire-courier" for thread in threading.enumerate())
     facts["refused"] = refusal()
     return facts

@@ -32,9 +32,10 @@ def test_gmc_follows_the_learning_rate(ranks: Pool, momentum: float) -> None:
     ranks.play("optimizers.gmc_follows_the_rate", ranks=2, momentum=momentum)
 
 
+@pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize("kind", ["Adam", "AdamW"])
-def test_adam_has_no_first_moment_where_gradients_are_sparse(ranks: Pool, kind: str) -> None:
-    ranks.play("optimizers.adam_has_no_first_moment_where_sparse", ranks=2, kind=kind)
+def test_adam_has_no_first_moment_where_gradients_are_sparse(ranks: Pool, kind: str, closure: bool) -> None:
+    ranks.play("optimizers.adam_has_no_first_moment_where_sparse", ranks=2, kind=kind, closure=closure)
 
 
 def test_what_does_not_fit_is_named_with_the_line_to_write(ranks: Pool) -> None:

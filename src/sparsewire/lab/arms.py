@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ..torch import attach
+from ..torch import attach, falling_ratio
 from ..torch.link import Link
 from .worker import wire_bytes
 
@@ -32,8 +32,8 @@ def mlp(sizes: Sequence[int], seed: int) -> nn.Sequential:
 class Arm:
     """A DDP model with its communication hook and optimizer, and the loss, time and bytes of each step.
 
-    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments, and
-    `fitted` says whether the optimizer is one of them (true).
+    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments, but
+    that `fitted` says whether the optimizer is one of them (true), and `falling` has falling_ratio's arguments.
     """
 
     def __init__(self, module: nn.Module, settings: Mapping[str, Any], rate: float, momentum: float = 0.0) -> None:
@@ -42,11 +42,15 @@ class Arm:
         # PowerSGD aborts on gloo with more than one bucket: its collectives run from callbacks, in any order.
         self.model = DDP(module, bucket_cap_mb=ONE_BUCKET) if hook == "powersgd" else DDP(module)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
-        fitted = self.optimizer if rest.pop("fitted", True) else None
-        self.link: Link | None = attach(self.model, optimizer=fitted, **rest) if hook == "sparsewire" else None
+        self.link: Link | None = self._attach(**rest) if hook == "sparsewire" else None
         _register(self.model, hook)
         self.dense_bytes = sum(4 * parameter.numel() for parameter in module.parameters())
         self.clear()
+
+    def _attach(self, fitted: bool = True, falling: tuple[int, float] | None = None, **rest: Any) -> Link:
+        if falling is not None:
+            rest["ratio_schedule"] = falling_ratio(*falling)
+        return attach(self.model, optimizer=self.optimizer if fitted else None, **rest)
 
     def clear(self) -> None:
         """Discards the measurements of the steps so far."""

@@ -1,7 +1,8 @@
 """`sparsewire demo`: two ranks train a network on handwritten digits with SGD and momentum, in three ways side by side.
 
 Plain DDP; compressed with error feedback in front of the optimizer's momentum, which costs accuracy on most tasks; and
-compressed with the momentum in front of the selection.
+compressed with the momentum in front of the selection. Both select alike: one threshold for the model, and a ratio that
+falls as training goes on, with the scheme's own as its mean.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..memory import Residual
+from ..scheme import Scheme
 from ..scheme import scheme as read_scheme
 from . import measure
 from .arguments import DEMO_SCHEME
@@ -22,7 +24,6 @@ from .launch import Event, Place, launch_ranks
 from .tables import publish, table
 
 SCHEME = DEMO_SCHEME
-SCHEDULE = ((5, 0.25), (10, 0.0625))  # (until step, ratio); then the scheme's own ratio
 PLAIN, RESIDUAL, COMPRESSED = "plain DDP", "residual only", "sparsewire"
 RANKS = 2
 STEPS, RATE = 250, 0.1
@@ -36,10 +37,20 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def choose_arms(scheme: str, schedule: Sequence[tuple[int, float]] | None = SCHEDULE) -> dict[str, dict[str, Any]]:
-    ours = {"hook": "sparsewire", "scheme": scheme, "ratio_schedule": schedule}
-    residual = str(replace(read_scheme(scheme), memory=Residual()))
+def choose_arms(scheme: str, steps: int) -> dict[str, dict[str, Any]]:
+    plan = read_scheme(scheme)
+    ours = {"hook": "sparsewire", "scheme": scheme, **_selection(plan, steps)}
+    residual = str(replace(plan, memory=Residual()))
     return {PLAIN: {"hook": "none"}, RESIDUAL: {**ours, "scheme": residual, "fitted": False}, COMPRESSED: ours}
+
+
+def _selection(plan: Scheme, steps: int) -> dict[str, Any]:
+    """What suits the scheme's selection: a ratio can fall, and the largest of each tensor can be those of the model."""
+    ratio = getattr(plan.select, "ratio", None)
+    if ratio is None:
+        return {}
+    per = "model" if plan.select.largest_of(1) and plan.transform.is_identity else "parameter"
+    return {"falling": [steps, ratio], "select_per": per}
 
 
 def run(
@@ -51,13 +62,14 @@ def run(
     batch: int = 32,
     rate: float = RATE,
 ) -> dict[str, Any]:
-    """Both trainings on two ranks of this machine: a summary of each, and its loss, seconds and bytes step by step."""
+    """All trainings on two ranks of this machine: a summary of each, and its loss, seconds and bytes step by step."""
     _require("torch", "scikit-learn" if data == "digits" else "torch")
     settings = {"data": data, "steps": steps, "seed": seed, "hidden": hidden, "batch": batch, "rate": rate}
-    order = {"arms": choose_arms(scheme), **settings}
+    order = {"arms": choose_arms(scheme, steps), **settings}
     with measure.progress(steps) as advance:
         found = launch_ranks("sparsewire.lab.jobs:train", order, [Place()] * RANKS, lambda event: advance(_line(event)))
     facts = {"parameters": found[0]["parameters"], "test": found[0]["test"], "ranks": RANKS, "scheme": scheme}
+    facts["selection"] = _selection(read_scheme(scheme), steps)
     curves = {name: _curves([one["arms"][name] for one in found]) for name in (PLAIN, RESIDUAL, COMPRESSED)}
     summary = {name: _summary(curve, found[0]["arms"][name]["accuracy"]) for name, curve in curves.items()}
     ratio = summary[PLAIN]["bytes"] / summary[COMPRESSED]["bytes"]
@@ -95,9 +107,16 @@ def show(result: dict[str, Any]) -> str:
         f"{result['parameters']:,} parameters, {result['steps']} steps of {result['ranks']} × {result['batch']} digits"
     )
     title = f"{what}, {result['ranks']} ranks over gloo on 127.0.0.1\n{COMPRESSED}: {result['scheme']}"
+    title += _selection_words(result["selection"])
     headers = ["", f"accuracy on {result['test']} others", "bytes sent per rank", "× fewer", "median step"]
     rows = [_cells(name, facts, result["arms"][PLAIN]) for name, facts in result["arms"].items()]
     return f"{measure.machine_line(result['machine'])}\n{title}\n\n{table(headers, rows)}"
+
+
+def _selection_words(selection: dict[str, Any]) -> str:
+    words = ["one threshold for the model"] if selection.get("select_per") == "model" else []
+    words += ["a ratio that falls, with the scheme's as its mean"] if "falling" in selection else []
+    return f"\nboth compressed: {', '.join(words)}" if words else ""
 
 
 def _cells(name: str, facts: dict[str, float], plain: dict[str, float]) -> list[str]:

@@ -18,6 +18,7 @@ from ..errors import InputError
 from .attach import attach
 from .checkpoint import load, save
 from .link import Link
+from .optimizers import only_optimizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -30,7 +31,8 @@ HANDLES = "_sparsewire_state_hooks"
 def attach_accelerate(accelerator: Accelerator, model: torch.nn.Module, scheme: Spec, **settings: Any) -> Link:
     """Attaches to a model that `accelerator.prepare` returned.
 
-    `settings` are those of `attach`; `scaler` is by default the accelerator's (`mixed_precision="fp16"`), so that
+    `settings` are those of `attach`. `optimizer` is by default the prepared one, where one alone has the model's
+    parameters; None switches that off. `scaler` is by default the accelerator's (`mixed_precision="fp16"`), so that
     residuals follow the loss scale.
 
     From then on `accelerator.save_state(folder)` and `load_state(folder)` save and load every rank's own state in
@@ -38,7 +40,8 @@ def attach_accelerate(accelerator: Accelerator, model: torch.nn.Module, scheme: 
     `accelerator.end_training()`.
     """
     place, wrapped = _prepared(accelerator, model)
-    link = attach(wrapped, scheme, **{"scaler": accelerator.scaler, **settings})
+    usual = {"optimizer": only_optimizer(accelerator._optimizers, wrapped), "scaler": accelerator.scaler}
+    link = attach(wrapped, scheme, **{**usual, **settings})
     name = f"sparsewire_{place}" if place else "sparsewire"
     for handle in getattr(wrapped, HANDLES, ()):  # of a link that was detached
         handle.remove()

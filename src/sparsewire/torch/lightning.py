@@ -22,6 +22,7 @@ from ..errors import InputError
 from .attach import attach
 from .checkpoint import State, deal
 from .link import Link
+from .optimizers import only_optimizer
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -40,9 +41,10 @@ else:
 class SparsewireCallback(Callback):
     """Attaches when fitting starts, logs bytes, keeps every rank's state in the checkpoint, detaches at the end.
 
-    `Trainer(strategy="ddp", callbacks=[SparsewireCallback("topk(1%) | indices=rice | values=qsgd(bits=7)")])`;
-    `settings` are those of `attach`; `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so
-    that residuals follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
+    `Trainer(strategy="ddp", callbacks=[SparsewireCallback("topk(1%) | memory=dgc(momentum=0.9)")])`; `settings` are
+    those of `attach`. `optimizer` is by default the trainer's, where one alone has the model's parameters; None
+    switches that off. `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so that residuals
+    follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
 
     Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. After an
     exception the link leaves at once, and the other ranks hear of it.
@@ -67,7 +69,8 @@ class SparsewireCallback(Callback):
         if not isinstance(model, DistributedDataParallel):
             kind = type(trainer.strategy).__name__
             raise InputError(f'SparsewireCallback needs Trainer(strategy="ddp"); {kind} does not wrap the model in DDP')
-        self.link = attach(model, self._scheme, **{"scaler": _scaler(trainer), **self._settings})
+        usual = {"optimizer": only_optimizer(trainer.optimizers, model), "scaler": _scaler(trainer)}
+        self.link = attach(model, self._scheme, **{**usual, **self._settings})
         if self._resume is not None:
             _restore(self.link, self._resume)
             self._resume = None

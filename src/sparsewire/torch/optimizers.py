@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -73,7 +73,21 @@ class Fit:
 
     # --- within step() ---
 
-    def _before(self, *_: Any) -> None:
+    def _before(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        """Divides the groups; where `step()` is given a closure, as by Lightning, only after that has run backward."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # the first is the optimizer
+        if closure is None:
+            self._divide()
+            return None
+
+        def run() -> Any:
+            loss = closure()
+            self._divide()
+            return loss
+
+        return args[:1], {**kwargs, "closure": run}
+
+    def _divide(self) -> None:
         self._after()  # a step that raised left its groups behind
         self._check()
         held = self._memory.held_momentum is not None  # in dense steps too
@@ -147,6 +161,13 @@ def fit_optimizer(
         return None
     sparse = {parameter for name, parameter in named.items() if settings.is_sparse(name, _size(parameter))}
     return Fit(optimizer, memory, {parameter: name for name, parameter in named.items()}, sparse.__contains__)
+
+
+def only_optimizer(optimizers: Iterable[torch.optim.Optimizer], model: torch.nn.Module) -> torch.optim.Optimizer | None:
+    """The one that has parameters of the model; None if several have, or none has."""
+    held = set(model.parameters())
+    ours = [one for one in optimizers if any(held.intersection(group["params"]) for group in one.param_groups)]
+    return ours[0] if len(ours) == 1 else None
 
 
 def _size(parameter: torch.Tensor) -> int:
