@@ -21,8 +21,8 @@ LOCAL = {
         steps=1000, rates=(0.02, 0.05, 0.1),
     ),
     "transformer": replace(
-        TASKS["text"], what="transformer of 4 layers, characters, AdamW", model=partial(Transformer, width=160, layers=4),
-        steps=1000, batch=4, rates=(0.001, 0.002, 0.004),
+        TASKS["text"], what="transformer of 4 layers, characters, AdamW",
+        model=partial(Transformer, width=160, layers=4), steps=700, batch=4, rates=(0.001, 0.002, 0.004),
     ),
 }  # fmt: skip
 
