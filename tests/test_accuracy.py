@@ -1,4 +1,4 @@
-"""`benchmarks/accuracy.py` on made-up digits: every rule is trained, compared with dense and drawn."""
+"""`benchmarks/accuracy.py` and `local.py` on made-up digits: every rule is trained, compared and drawn."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "accuracy.py"
+LOCAL = SCRIPT.with_name("local.py")
 
 
 @pytest.fixture
@@ -29,12 +30,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, timeout=110)
+def run(*words: object, script: Path = SCRIPT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, script, *map(str, words)], capture_output=True, text=True, timeout=110)
 
 
-def measured(folder: Path, *words: object) -> tuple[dict[str, Any], str]:
-    done = run("--data", folder, "--steps", 6, "--json", folder / "out.json", *words)
+def measured(folder: Path, *words: object, steps: int = 6, script: Path = SCRIPT) -> tuple[dict[str, Any], str]:
+    done = run("--data", folder, "--steps", steps, "--json", folder / "out.json", *words, script=script)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "out.json").read_text()), done.stdout
 
@@ -65,6 +66,28 @@ def test_adam_has_no_gmc_and_results_are_put_together(folder: Path) -> None:
     assert "mnist: MLP" in text and "text: transformer" in text
 
 
-def test_data_that_is_missing_is_said(tmp_path: Path) -> None:
-    done = run("--data", tmp_path)
+def test_more_steps_are_made_where_that_is_asked_for(folder: Path) -> None:
+    words = ["--seeds", 3, "--rates", 0.1, "--rules", "ours", "--longer", 2]
+    result, text = measured(folder, *words)
+    made = [(row["rule"], row["ratio"], row["steps"]) for row in result["rows"]]
+    assert made == [("dense", None, 6), ("ours", 0.01, 6), ("ours", 0.001, 6), ("longer", 0.001, 12)]
+    assert "longer" in text
+
+
+def test_local_steps_are_measured_in_bytes_both_ways(folder: Path) -> None:
+    rules = ["dense", "FedAvg, H = 10", "SBC(2)", "ours"]
+    words = ["--rules", *rules, "--seeds", 3, "--rates", 1e-6, 0.1, "--picture", folder / "out.png"]
+    result, text = measured(folder, *words, steps=20, script=LOCAL)
+    rows = {row["rule"]: row for row in result["rows"]}
+    assert list(rows) == rules and all(rule in text for rule in rules)
+    assert {row["rate"] for row in rows.values()} == {0.1} and [row["rate"] for row in result["tuning"]] == [1e-6, 0.1]
+    assert rows["dense"]["fewer"] == 1 and rows["FedAvg, H = 10"]["fewer"] == pytest.approx(10, rel=0.01)
+    assert rows["SBC(2)"]["fewer"] > rows["ours"]["fewer"] > 2500, "a bit for each sign"
+    assert all(rows[rule]["received"] > 2 * rows[rule]["sent"] for rule in ("SBC(2)", "ours")), "supports differ"
+    assert (folder / "out.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("script", [SCRIPT, LOCAL])
+def test_data_that_is_missing_is_said(tmp_path: Path, script: Path) -> None:
+    done = run("--data", tmp_path, script=script)
     assert done.returncode == 2 and "mnist.npz" in done.stderr and "Traceback" not in done.stderr
