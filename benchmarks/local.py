@@ -4,9 +4,8 @@ Four workers are threads of this process, each with its own replica, optimizer a
 they meet through `local_steps`, as a training does, but without a network. Every rule of a seed starts from the same
 weights, sees the same batches and makes the same number of optimizer steps, while the rate falls linearly to 0.
 
-1. The rate is that of dense training (gradients averaged in every step), the best of `--rates` by data that is not
-   reported, at a seed of its own. With two classes per worker it is the best of FedAvg, H = 10.
-2. Every rule trains at that rate.
+1. Every rule's learning rate is its best of `--rates`, by data that is not reported, at a seed of its own.
+2. Every rule trains at its rate.
 
 Sent and received are the bytes of frames with all headers that a worker hands to the root and gets from it
 (`exchange=root`: the mean is coded once), per parameter and optimizer step; × fewer is against float32 in every step.
@@ -19,7 +18,7 @@ import copy
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,39 +121,44 @@ def train(data: Data, cell: Cell, tuning: bool = False) -> Row:
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
-def plan(options: argparse.Namespace, name: str, rate: float) -> Iterator[Cell]:
-    steps = options.steps or LOCAL[name].steps
-    return (Cell(name, rule, seed, rate, steps) for seed in options.seeds for rule in options.rules)
-
-
 def tune(options: argparse.Namespace, name: str, data: Data, advance: measure.Advance) -> list[Row]:
-    rates, rule = options.rates or LOCAL[name].rates, "FedAvg, H = 10" if name == "classes" else "dense"
+    """Every rule at each rate; nothing if there is no choice."""
+    rates, steps = options.rates or LOCAL[name].rates, options.steps or LOCAL[name].steps
+    cells = [Cell(name, rule, TUNING_SEED, rate, steps) for rule in options.rules for rate in rates]
     found = []
-    for rate in rates if len(rates) > 1 else ():
-        advance(f"{name}, {rule}, rate {rate:g}")
-        found.append(train(data, Cell(name, rule, TUNING_SEED, rate, options.steps or LOCAL[name].steps), tuning=True))
+    for cell in cells if len(rates) > 1 else ():
+        advance(f"{name}, {cell.rule}, rate {cell.rate:g}")
+        found.append(train(data, cell, tuning=True))
     return found
 
 
-def best_rate(options: argparse.Namespace, name: str, tried: Sequence[Row]) -> float:
-    if not tried:
+def best_rate(options: argparse.Namespace, name: str, rule: str, tried: Sequence[Row]) -> float:
+    mine = [row for row in tried if row["rule"] == rule]
+    if not mine:
         return float((options.rates or LOCAL[name].rates)[0])
     pick = max if LOCAL[name].score == "accuracy" else min
-    return float(pick(tried, key=lambda row: row["score"])["rate"])
+    return float(pick(mine, key=lambda row: row["score"])["rate"])
+
+
+def measured(options: argparse.Namespace, name: str, advance: measure.Advance) -> tuple[list[Row], list[Row]]:
+    """All trainings of a task: those for the rates, and those that are reported."""
+    data, steps = LOCAL[name].load(options.data), options.steps or LOCAL[name].steps
+    tried, rows = tune(options, name, data, advance), []
+    for seed in options.seeds:
+        for rule in options.rules:
+            advance(f"{name}, {rule}, seed {seed}")
+            rows.append(train(data, Cell(name, rule, seed, best_rate(options, name, rule, tried), steps)))
+    return tried, rows
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     before = [json.loads(path.read_text(encoding="utf-8")) for path in options.add]
     tried, rows = ([row for one in before for row in one[key]] for key in ("tuning", "rows"))
-    total = sum(len(options.rates or LOCAL[name].rates) + len([*plan(options, name, 1.0)]) for name in options.tasks)
-    with measure.progress(total) as advance:
+    rates = sum(len(options.rates or LOCAL[name].rates) for name in options.tasks)
+    with measure.progress(len(options.rules) * (rates + len(options.tasks) * len(options.seeds))) as advance:
         for name in options.tasks:
-            data = LOCAL[name].load(options.data)
-            more = tune(options, name, data, advance)
-            tried += more
-            for cell in plan(options, name, best_rate(options, name, more)):
-                advance(f"{name}, {cell.rule}, seed {cell.seed}")
-                rows.append(train(data, cell))
+            more_tried, more = measured(options, name, advance)
+            tried, rows = tried + more_tried, rows + more
     machine = measure.machine() if options.tasks or not before else before[0]["machine"]
     return {"machine": machine, "workers": WORKERS, "tuning": tried, "rows": rows}
 
@@ -169,12 +173,13 @@ def points(name: str, value: float) -> str:
 def line(name: str, rule: str, some: Sequence[Row]) -> list[str]:
     means = {key: statistics.fmean(row[key] for row in some) for key in ("score", "bits", "fewer", "fewer_received")}
     by_seed = " ".join(points(name, row["score"]) for row in some)
-    return [name, rule, points(name, means["score"]), by_seed, f"{means['bits']:.5f}", f"{means['fewer']:,.0f}",
+    rates = " ".join(dict.fromkeys(f"{row['rate']:g}" for row in some))
+    return [name, rule, rates, points(name, means["score"]), by_seed, f"{means['bits']:.5f}", f"{means['fewer']:,.0f}",
             f"{means['fewer_received']:,.0f}"]  # fmt: skip
 
 
 def show(result: dict[str, Any]) -> str:
-    headers = ["task", "rule", "score", "by seed", "bits sent", "× fewer sent", "× fewer received"]
+    headers = ["task", "rule", "rate", "score", "by seed", "bits sent", "× fewer sent", "× fewer received"]
     found: dict[tuple[str, str], list[Row]] = {}
     for row in result["rows"]:
         found.setdefault((row["task"], row["rule"]), []).append(row)
@@ -188,11 +193,18 @@ def describe(name: str, result: dict[str, Any]) -> str:
     task, rows = LOCAL[name], [row for row in result["rows"] if row["task"] == name]
     unit = "test accuracy in %" if task.score == "accuracy" else "test loss in nats"
     seeds = " ".join(str(seed) for seed in dict.fromkeys(row["seed"] for row in rows))
-    tried = ", ".join(
-        f"{row['rate']:g}: {points(name, row['score'])}" for row in result["tuning"] if row["task"] == name
-    )
     what = f"{name}: {task.what}, {rows[0]['parameters']:,} parameters, {rows[0]['steps']} steps of {WORKERS} × "
-    return f"{what}{task.batch}; {unit}; seeds {seeds}; rate {rows[0]['rate']:g} (tried: {tried or 'no other'})"
+    tried = [row for row in result["tuning"] if row["task"] == name]
+    return "\n".join([f"{what}{task.batch}; {unit}; seeds {seeds}", *map(rates_of, _by_rule(tried).items())])
+
+
+def rates_of(found: tuple[str, Sequence[Row]]) -> str:
+    tried = ", ".join(f"{row['rate']:g}: {points(row['task'], row['score'])}" for row in found[1])
+    return f"  {found[0]}: rates tried {tried}"
+
+
+def _by_rule(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {rule: some for rule in RULES if (some := [row for row in rows if row["rule"] == rule])}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -46,13 +46,13 @@ class Rule:
 
 
 def _stc(ratio: float, decay: float = 0.95) -> str:
-    return f"topk({ratio}) | indices=golomb | values=sign_mean | memory=residual(decay={decay})"
+    return f"topk({ratio}) | indices=best | values=sign_mean | memory=residual(decay={decay})"
 
 
 RULES = {
     "dense": Rule(None),
     "FedAvg, H = 10": Rule(10),
-    "FedAvg, H = 30": Rule(30),
+    "FedAvg, H = 50": Rule(50, None, {"outer": "sgd(rate=1.5)"}),
     "FedAvg, H = 100": Rule(100),
     "DiLoCo, H = 10": Rule(10, None, {"outer": "sgd(rate=0.7, momentum=0.9, nesterov=true)"}),
     "SBC(1)": Rule(1, "sbc(level=1)"),
@@ -62,6 +62,7 @@ RULES = {
     "SparseLoCo, H = 10": Rule(10, "sparseloco"),
     "SparseLoCo": Rule(30, "sparseloco"),
     "ours": Rule(10, _stc(0.01), {"mean": "sqrt"}),
+    "ours, H = 50": Rule(50, _stc(0.17), {"mean": "senders"}),
 }
 
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sparsewire.torch import attach, falling_ratio
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
+SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"
 TRAINING = 1500  # images; the rest is for testing
 STEPS = 240
 WHY = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
-DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"  # for SGD with momentum
+DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"  # for SGD with momentum
 Command = Callable[[argparse.Namespace], int]
 
 
