@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
-DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"  # for SGD with momentum
+# For SGD with momentum; in a run as short as the demo's, masking the velocity costs more than it gives.
+DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"
 Command = Callable[[argparse.Namespace], int]
 
 
