@@ -28,21 +28,21 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from accuracy_picture import RULES, Row, draw, groups
 from accuracy_tasks import MOMENTUM, TASKS, Data, Task, evaluate, loss_of
+from script import add_arguments, run_script
 from torch import nn
 
 import sparsewire as sw
 from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.errors import InputError, SparsewireError
+from sparsewire.errors import InputError
 from sparsewire.lab import measure
-from sparsewire.lab.arguments import add_json, count, output_file, share
-from sparsewire.lab.tables import publish, table
+from sparsewire.lab.arguments import count, share
+from sparsewire.lab.tables import table
 from sparsewire.schedule import SchemeSchedule, Settings, falling_ratio
 from sparsewire.torch.optimizers import Fit, fit_optimizer
 
@@ -161,7 +161,7 @@ def plan(options: argparse.Namespace, name: str, rate: float, seed: int) -> Iter
     steps = options.steps or TASKS[name].steps
     yield Cell(name, "dense", options.ratios[0], seed, rate, steps)
     for rule in options.rules:
-        if rule not in ("dense", "longer") and not (rule == "gmc" and TASKS[name].adam):
+        if rule != "dense" and not (rule == "gmc" and TASKS[name].adam):
             yield from (Cell(name, rule, ratio, seed, rate, steps) for ratio in options.ratios)
     if options.longer > 1:
         yield Cell(name, "longer", min(options.ratios), seed, rate, options.longer * steps)
@@ -252,31 +252,16 @@ def describe(name: str, result: dict[str, Any]) -> str:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(), metavar="FOLDER", help="with mnist.npz and the others")
-    parser.add_argument("--tasks", nargs="*", choices=[*TASKS], default=["mnist"], help="default: mnist")
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES, help="dense is always trained")
+    add_arguments(parser, TASKS)
+    rules = [rule for rule in RULES if rule != "longer"]
+    parser.add_argument("--rules", nargs="+", choices=rules, default=rules, help="dense is always trained")
     parser.add_argument("--ratios", nargs="+", type=share, default=[0.01, 0.001], help="default: 1%% 0.1%%")
-    parser.add_argument("--seeds", nargs="*", type=count, default=[11, 12, 13], help="none: only the rate is chosen")
-    parser.add_argument("--rates", nargs="+", type=float, help="to choose from; one is taken as it is")
-    parser.add_argument("--steps", type=count, help="default: the task's")
     parser.add_argument("--longer", type=count, default=1, metavar="N", help="ours with N times the steps as well")
-    parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE.json", help="results to show as well")
-    parser.add_argument("--picture", type=output_file, metavar="OUT.png")
-    add_json(parser)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    try:
-        result = run(options)
-        publish(show(result), result, options.json)
-        if options.picture:
-            draw(result, options.picture)
-    except (SparsewireError, OSError) as error:
-        print(f"accuracy.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_script(parse(argv), run, show, draw)
 
 
 if __name__ == "__main__":

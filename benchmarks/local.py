@@ -20,22 +20,20 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from accuracy_tasks import Data, Part, Task, evaluate, loss_of
 from local_picture import draw
 from local_rules import LOCAL, RULES, WORKERS, Rule, tested, workers_data
+from script import add_arguments, run_script
 from torch import nn
 
 import sparsewire as sw
 from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.errors import SparsewireError
 from sparsewire.lab import measure
-from sparsewire.lab.arguments import add_json, count, output_file
-from sparsewire.lab.tables import publish, table
+from sparsewire.lab.tables import table
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.torch import local_steps
 
@@ -209,29 +207,13 @@ def _by_rule(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(), metavar="FOLDER", help="with mnist.npz and the others")
-    parser.add_argument("--tasks", nargs="*", choices=[*LOCAL], default=["mlp"], help="default: mlp")
+    add_arguments(parser, LOCAL)
     parser.add_argument("--rules", nargs="+", choices=[*RULES], default=[*RULES])
-    parser.add_argument("--seeds", nargs="*", type=count, default=[11, 12, 13], help="none: only the rate is chosen")
-    parser.add_argument("--rates", nargs="+", type=float, help="to choose from; one is taken as it is")
-    parser.add_argument("--steps", type=count, help="default: the task's")
-    parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE.json", help="results to show as well")
-    parser.add_argument("--picture", type=output_file, metavar="OUT.png")
-    add_json(parser)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    try:
-        result = run(options)
-        publish(show(result), result, options.json)
-        if options.picture:
-            draw(result, options.picture)
-    except (SparsewireError, OSError) as error:
-        print(f"local.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_script(parse(argv), run, show, draw)
 
 
 if __name__ == "__main__":

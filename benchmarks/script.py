@@ -1,0 +1,43 @@
+"""What the scripts that train share: arguments, and showing, writing and drawing what came out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from sparsewire.errors import SparsewireError
+from sparsewire.lab.arguments import add_json, count, output_file
+from sparsewire.lab.tables import publish
+
+Result = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser, tasks: Iterable[str]) -> None:
+    names = list(tasks)
+    parser.add_argument("--data", type=Path, default=Path(), metavar="FOLDER", help="with mnist.npz and the others")
+    parser.add_argument("--tasks", nargs="*", choices=names, default=names[:1], help=f"default: {names[0]}")
+    parser.add_argument("--seeds", nargs="*", type=count, default=[11, 12, 13], help="none: only rates are chosen")
+    parser.add_argument("--rates", nargs="+", type=float, help="to choose from; one is taken as it is")
+    parser.add_argument("--steps", type=count, help="default: the task's")
+    parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE.json", help="results to show as well")
+    parser.add_argument("--picture", type=output_file, metavar="OUT.png")
+    add_json(parser)
+
+
+def run_script(
+    options: argparse.Namespace, run: Callable[[argparse.Namespace], Result], show: Callable[[Result], str],
+    draw: Callable[[Result, Path], None],
+) -> int:  # fmt: skip
+    """The exit status; what is wrong with the input is said in one line."""
+    try:
+        result = run(options)
+        publish(show(result), result, options.json)
+        if options.picture:
+            draw(result, options.picture)
+    except (SparsewireError, OSError) as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        return 2
+    return 0
