@@ -61,7 +61,7 @@ RULES = {
     "STC": Rule(10, "stc(ratio=0.01)"),
     "SparseLoCo, H = 10": Rule(10, "sparseloco"),
     "SparseLoCo": Rule(30, "sparseloco"),
-    "ours": Rule(10, _stc(0.012), {"mean": "sqrt"}),
+    "ours": Rule(10, _stc(0.0133), {"mean": "sqrt"}),
     "ours, H = 50": Rule(50, _stc(0.17), {"mean": "senders"}),
 }
 
