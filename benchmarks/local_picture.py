@@ -46,5 +46,5 @@ def draw_task(axes: Any, name: str, rows: Sequence[Row]) -> None:
     axes.set_xlabel("bits sent per parameter and step (dense: 32)")
     axes.set_ylabel("test accuracy in %" if accuracy else "test loss in nats, lower is better")
     axes.set_title(LOCAL[name].what, fontsize=10)
-    axes.margins(0.12)
+    axes.margins(0.25, 0.12)
     axes.grid(alpha=0.2)
