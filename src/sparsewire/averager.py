@@ -275,7 +275,7 @@ class Averager:
             self.scale = scale
 
     def stats(self) -> dict[str, Any]:
-        """Totals: steps, bytes handed to and got from the engine, bytes of dense steps, seconds by stage."""
+        """Totals: steps, bytes to and from the engine, bytes of dense steps, seconds by stage, ways exchanges took."""
         return {
             "steps": self.step,
             "select_per": self.settings.select_per,
@@ -283,6 +283,7 @@ class Averager:
             "bytes_received": self.comm.bytes_received,
             "bytes_dense": self._bytes_dense,
             "seconds": dict(self.clock.seconds),
+            "counts": dict(self.clock.counts),
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from ..sparse import Sparse
 
 @dataclass
 class Clock:
-    """Seconds by stage."""
+    """Seconds by stage, and how often an exchange took one of its ways."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -29,6 +30,9 @@ class Clock:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
 
 
 @dataclass(frozen=True)

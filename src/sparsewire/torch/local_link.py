@@ -85,6 +85,7 @@ class LocalLink:
             "bytes_received": received,
             "bytes_dense": 4 * numbers * self._steps,
             "seconds": dict(self.rounds.averager.clock.seconds),
+            "counts": dict(self.rounds.averager.clock.counts),
         }
 
     def state_dict(self) -> dict[str, Any]:
