@@ -22,5 +22,10 @@ ROWS = {
     for row in [
         Row("allgather"),
         Row("root(rank=0)", collectives=None),
+        *(
+            Row(f"shared(support={support}, values={values})", collectives, rounding)
+            for support, collectives in (("pool", 3), ("leader", 4), ("mask", 4))
+            for values, rounding in (("float32", 1e-5), ("bfloat16", 4e-2), ("int8", 1e-5), ("ternary", 1e-5))
+        ),
     ]
 }

@@ -64,6 +64,16 @@ def decode_parsed(parsed: wire.Frame) -> Sparse:
     return _section(lambda: _sparse(parsed, s, indices, values))
 
 
+def decode_support(parsed: wire.Frame) -> Array:
+    """The ascending entries that a frame without values names."""
+    if len(parsed.values):
+        raise HeaderError(f"{len(parsed.values)} bytes of values where only a support is due")
+    s = from_record(parsed.record)
+    entries = replace(_contexts(parsed, s)[1], ordered=False)
+    found = _section(lambda: s.indices.decode(memoryview(parsed.indices), entries))
+    return _section(lambda: Sparse(found, np.zeros(found.size, np.float32), (entries.numel,)).indices)
+
+
 def _contexts(parsed: wire.Frame, s: Scheme) -> tuple[Context, Context]:
     """(what the value codec, what the index codec is told); the counts are checked against the tensor's size."""
     transform, width = s.transform, parsed.width

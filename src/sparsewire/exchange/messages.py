@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from ..codec import decode_parsed
+from ..codec import decode_parsed, decode_support
 from ..errors import FrameError, PeerError
+from ..kernels import Array
 from ..piece import Piece
 from ..scheme import from_record
+from ..seal import Selection
 from ..sparse import Sparse
 from ..transform import Identity
 from ..wire import Frame, unpack_message
 
+Entries = Sparse | Selection  # what tells this rank's width and transform
+SILENT = "it failed before it could send"
 
-def read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
+
+def read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], rank: int) -> list[Sparse]:
     """What another rank sent of the same pieces; anything else is a `PeerError` that names it."""
     return read_frames(message, pieces, own, rank, lambda piece: piece.dtype)
 
 
+def read_supports(message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], rank: int) -> list[Array]:
+    """The same where frames name entries only."""
+    with blamed(rank):
+        return [decode_support(frame) for frame in _frames(message, pieces, own, lambda piece: piece.dtype)]
+
+
 def read_frames(
-    message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int, dtype: Callable[[Piece], str]
+    message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], rank: int, dtype: Callable[[Piece], str]
 ) -> list[Sparse]:
+    with blamed(rank):
+        return [decode_parsed(frame) for frame in _frames(message, pieces, own, dtype)]
+
+
+@contextmanager
+def blamed(rank: int) -> Iterator[None]:
+    """What is wrong with a rank's bytes names it."""
     try:
-        if not len(message):
-            raise FrameError("it failed before it could send")
-        frames = unpack_message(message, max(map(_numel, pieces), default=0))
-        _check_tensors(frames, pieces, dtype)
-        for frame, mine in zip(frames, own, strict=True):
-            if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
-                raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
-        return [decode_parsed(frame) for frame in frames]
+        yield
     except FrameError as error:
         raise PeerError(f"rank {rank}: {error}") from error
+
+
+def _frames(
+    message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], dtype: Callable[[Piece], str]
+) -> list[Frame]:
+    if not len(message):
+        raise FrameError(SILENT)
+    frames = unpack_message(message, max(map(_numel, pieces), default=0))
+    _check_tensors(frames, pieces, dtype)
+    for frame, mine in zip(frames, own, strict=True):
+        if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
+            raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
+    return frames
 
 
 def _numel(piece: Piece) -> int:
