@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Mask:
         return cls(indices, digest(np.ascontiguousarray(indices, "<i8")))
 
 
-def digest(*parts: bytes | Array) -> bytes:
+def digest(*parts: Any) -> bytes:
     """A few bytes that tell whether ranks have the same."""
     found = hashlib.blake2b(digest_size=DIGEST)
     for part in parts:
@@ -33,12 +34,17 @@ def digest(*parts: bytes | Array) -> bytes:
     return found.digest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found:
-    """A parameter's mask in the framework: `version` changes with it, `read` gives it as a flat array, 0 is pruned."""
+    """A parameter's mask in the framework: an object with the number of its version, and `read`, which gives it as a
+    flat array, 0 where pruned."""
 
-    version: Hashable
+    source: object
+    version: int
     read: Callable[[], Array]
+
+    def is_same(self, other: Found | None) -> bool:
+        return other is not None and self.source is other.source and self.version == other.version
 
 
 Members = Sequence[tuple[str, int, int]]  # name, first place and last + 1 within what is compressed as one tensor
@@ -49,17 +55,25 @@ class Masks:
 
     def __init__(self, find: Callable[[str], Found | None]) -> None:
         self._find = find
-        self._known: dict[str, tuple[Hashable, Mask]] = {}
+        self._known: dict[tuple[tuple[str, int, int], ...], tuple[list[Found | None], Mask]] = {}
 
-    def of(self, name: str, members: Members) -> Mask:
+    def of(self, members: Members) -> Mask:
         """Of the tensor that these parameters form; what lies between them takes no part."""
-        found = [self._find(member) for member, _, _ in members]
-        version = (tuple(members), tuple(one and one.version for one in found))
-        if name not in self._known or self._known[name][0] != version:
+        key, found = tuple(members), [self._find(name) for name, _, _ in members]
+        known = self._known.get(key)
+        if known is None or not all(map(_is_same, found, known[0])):
             parts = [_survivors(one, first, last) for one, (_, first, last) in zip(found, members, strict=True)]
-            indices = np.concatenate(parts).astype(index_dtype(members[-1][2]))
-            self._known[name] = version, Mask.of(indices)
-        return self._known[name][1]
+            known = found, Mask.of(np.concatenate(parts).astype(index_dtype(members[-1][2])))
+            self._known[key] = known
+        return known[1]
+
+    def digest(self, sizes: Mapping[str, int]) -> str:
+        """Of the masks of these parameters, to compare ranks by."""
+        return digest(*(self.of([(name, 0, size)]).digest for name, size in sizes.items())).hex()
+
+
+def _is_same(one: Found | None, other: Found | None) -> bool:
+    return one is other if one is None else one.is_same(other)
 
 
 def _survivors(found: Found | None, first: int, last: int) -> Array:

@@ -21,10 +21,12 @@ from .syntax import read_call, split
 
 @dataclass(frozen=True)
 class Recipe:
-    """A scheme's text, and the settings of local steps that the method has; none if it exchanges gradients."""
+    """A scheme's text, the settings of local steps that the method has (none if it exchanges gradients), and the share
+    of the weights that it prunes before."""
 
     scheme: str
     local: Mapping[str, Any] = field(default_factory=dict)
+    pruned: float | None = None
 
 
 def deepreduce(ratio: str = "1%", indices: str = "bloom(fpr=0.001, policy=p2)", values: str = "raw") -> Recipe:
@@ -79,8 +81,23 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
     return Recipe("nonzero | indices=best | values=raw | memory=none", local)
 
 
+def scalecom(ratio: str = "1%", values: str = "float32") -> Recipe:
+    """ScaleCom (arXiv 2104.11125): the ranks take turns; what one of them selects is everyone's support."""
+    return Recipe(f"topk({ratio}) | memory=residual | exchange=shared(support=leader, values={values})")
+
+
+def pactrain(ratio: str = "50%", values: str = "ternary") -> Recipe:
+    """PacTrain (arXiv 2505.18563): of a pruned model the survivors, without indices, in an ordinary all_reduce.
+
+    `ratio` is the share of weights that `sparsewire.torch.prune` prunes when it is given this text.
+    """
+    memory = "residual" if values in ("int8", "ternary") else "none"
+    plan = f"nonzero | memory={memory} | exchange=shared(support=mask, values={values})"
+    return Recipe(plan, pruned=_share(ratio, "pactrain(ratio=…)"))
+
+
 PRESETS: dict[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco)
+    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco, scalecom, pactrain)
 }
 
 
@@ -94,6 +111,16 @@ def _mean(word: str) -> str:
     if word not in ("all", "senders"):
         raise SchemeError(f"mean=… is all (ranks) or senders (of a coordinate), not {word!r}")
     return word
+
+
+def _share(word: str, owner: str) -> float:
+    try:
+        share = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise SchemeError(f"{owner} takes a share of the weights, 0 ≤ share < 1 or in %, not {word!r}")
+    return share
 
 
 def expand(name: str, settings: Mapping[str, str]) -> Recipe:
@@ -113,10 +140,30 @@ def local_settings(spec: object) -> dict[str, Any]:
     >>> local_settings("topk(1%)")
     {}
     """
+    recipe = _recipe(spec)
+    return dict(recipe.local) if recipe else {}
+
+
+def pruned_share(text: str) -> float:
+    """The share of the weights to prune that a preset's text, or a text such as "80%", stands for.
+
+    >>> pruned_share("pactrain(ratio=80%)"), pruned_share("50%")
+    (0.8, 0.5)
+    """
+    recipe = _recipe(text)
+    if recipe is None:
+        return _share(text, "ratio")
+    if recipe.pruned is None:
+        raise SchemeError(f"{text} prunes nothing: give a ratio, or pactrain(ratio=…)")
+    return recipe.pruned
+
+
+def _recipe(spec: object) -> Recipe | None:
+    """What a text that starts with a preset stands for."""
     call = read_call(split(spec, "|", spec)[0], spec) if isinstance(spec, str) else None
     if call is None or call[0] not in PRESETS or call[0] in registry.codecs("select"):
-        return {}
-    return dict(expand(*call).local)
+        return None
+    return expand(*call)
 
 
 def list_codecs() -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
 """Integers whose sum over the ranks an engine can hold: a few levels of one unit that all ranks share.
 
-A rank's number is unit × level, level = −L … L. `ternary` has L = 1, `int8` L = 127 // ranks, at least 1. The unit has so
-few significant bits that unit × level is a number of the tensor's own type, exactly: what a rank counts as sent is what
-it added to the sum.
+A rank's number is unit × level, level = −L … L. `ternary` has L = 1, `int8` L = 127 // ranks, at least 1. The unit has
+so few significant bits that unit × level is a number of the tensor's own type, exactly: what a rank counts as sent is
+what it added to the sum.
 
 Sums of P ranks lie in −LP … LP. They travel as int8 where they fit and nothing is smaller; otherwise as digits of base
 2LP + 1, as many as fill the 63 bits of an int64: 19 ternary numbers in 8 bytes on 4 ranks, 12 on 16.

@@ -5,8 +5,8 @@ Bytes and work per rank do not grow with the ranks, as they do where every rank 
 1. Each rank selects; the ranks agree on a support: see `supports`.
 2. Each gathers its compensated gradient there; one all_reduce sums: see `sums`.
 
-With support=mask (PacTrain, arXiv 2505.18563) no index travels while the ranks' masks are the same; a tensor whose masks
-differ goes by the coded all_gather in that step.
+With support=mask (PacTrain, arXiv 2505.18563) no index travels while the ranks' masks are the same; a tensor whose
+masks differ goes by the coded all_gather in that step.
 """
 
 from __future__ import annotations

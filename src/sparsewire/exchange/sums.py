@@ -6,8 +6,8 @@
     ternary    −1, 0, 1: about log2(2 ranks + 1) bits, see `levels`
 
 With a memory that keeps the rest, integers are the nearest level, and the one level of a ternary code is fitted to the
-numbers: the error is then smaller than what is sent, and error feedback makes up for it. Without one they are rounded at
-random, with an expectation that is the number itself.
+numbers: the error is then smaller than the numbers, and error feedback makes up for it. Without one they are rounded
+at random, with an expectation that is the number itself.
 """
 
 from __future__ import annotations

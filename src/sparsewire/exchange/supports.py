@@ -1,10 +1,10 @@
 """How the ranks come to one support per tensor and step.
 
-Each way looks at its pieces first, which may fail, and then agrees in a collective that every rank reaches, also one that
-failed: with nothing to say.
+Each way looks at its pieces first, which may fail, and then agrees in a collective that every rank reaches, also one
+that failed: with nothing to say.
 
-- `pool`: every rank proposes the largest 1/ranks of what it selected; the union is everyone's. Of a sparse tensor, which
-  has been selected already, all entries.
+- `pool`: every rank proposes the largest 1/ranks of what it selected; the union is everyone's. Of a sparse tensor,
+  which has been selected already, all entries.
 - `leader`: what one rank selected, in turn, is everyone's (ScaleCom, arXiv 2104.11125). The others look only for what
   is not finite.
 - `mask`: the entries that a pruned model has left, or those that were selected, if all ranks have the same.
@@ -132,7 +132,8 @@ class Leader:
         with turn.clock("decode"):
             pieces, own = [look.piece for look in self.looks], [look.selection for look in self.looks]
             found = read_supports(message, pieces, own, self._leader)
-        return [Support.told(indices, _all_finite(part)) for indices, part in zip(found, zip(*told, strict=True), strict=True)]
+        by_piece = zip(found, zip(*told, strict=True), strict=True)
+        return [Support.told(indices, _all_finite(part)) for indices, part in by_piece]
 
 
 # --- mask ---
@@ -159,7 +160,7 @@ class Survivors:
 
 
 def _survivors(piece: Piece, turn: Turn) -> Look:
-    """With the model's own mask a gradient that is zero by chance changes nothing; without one, with what is selected."""
+    """By the model's own mask, which a gradient that is zero by chance does not change; else by the selection."""
     scheme = turn.scheme
     if piece.mask is not None and isinstance(scheme.select, Nonzero) and scheme.transform.is_identity:
         return Look.at(piece, turn, replace(scheme, select=NOTHING), piece.mask)
