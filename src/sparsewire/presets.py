@@ -89,10 +89,10 @@ def scalecom(ratio: str = "1%", values: str = "float32") -> Recipe:
 def pactrain(ratio: str = "50%", values: str = "ternary") -> Recipe:
     """PacTrain (arXiv 2505.18563): of a pruned model the survivors, without indices, in an ordinary all_reduce.
 
-    `ratio` is the share of weights that `sparsewire.torch.prune` prunes when it is given this text.
+    `ratio` is the share of weights that `sparsewire.torch.prune` prunes when it is given this text. Nothing is kept:
+    all survivors are sent, int8 and ternary with the right expectation.
     """
-    memory = "residual" if values in ("int8", "ternary") else "none"
-    plan = f"nonzero | memory={memory} | exchange=shared(support=mask, values={values})"
+    plan = f"nonzero | memory=none | exchange=shared(support=mask, values={values})"
     return Recipe(plan, pruned=_share(ratio, "pactrain(ratio=…)"))
 
 
