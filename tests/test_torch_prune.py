@@ -1,4 +1,4 @@
-"""`prune` on real ranks: pruned weights stay zero, the survivors travel without indices, and a run resumes to the bit."""
+"""`prune` on real ranks: pruned weights stay zero, survivors travel without indices, and a run resumes to the bit."""
 
 from __future__ import annotations
 
