@@ -23,6 +23,7 @@ import pytest
 
 from sparsewire.comm import Communicator
 from sparsewire.errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed
+from sparsewire.exchange.routes import shift
 
 LIMIT = 1.0  # seconds that a group waits for a rank that never arrives
 
@@ -184,6 +185,13 @@ def messages_arrive_in_order(comm: Communicator) -> None:
                 comm.send(comm.recv(0, tag=comm.rank)[::-1], 0, tag=7)
 
 
+def a_ring_of_messages_moves_on_whatever_its_hop(comm: Communicator) -> None:
+    """Larger than engines buffer, so that sends wait for their receivers."""
+    for hop in range(1, comm.size):
+        found = shift(comm, payload(comm.rank, hop, 300_000), hop)
+        assert found == payload((comm.rank - hop) % comm.size, hop, 300_000)
+
+
 def no_rank_leaves_a_barrier_before_the_last_arrives(comm: Communicator) -> None:
     time.sleep(0.03 * comm.rank)
     arrived = time.monotonic()
@@ -232,6 +240,7 @@ LAWS: dict[str, Callable[[Communicator], None]] = {
         what_some_engine_cannot_carry_is_refused_by_all,
         broadcast_brings_the_roots_bytes,
         messages_arrive_in_order,
+        a_ring_of_messages_moves_on_whatever_its_hop,
         no_rank_leaves_a_barrier_before_the_last_arrives,
         different_channels_are_a_mismatch,
         a_closed_communicator_refuses,
