@@ -41,8 +41,8 @@ def log(shares: Shares) -> None:
 def shift(comm: Communicator, message: bytes, hop: int) -> bytes:
     """Sends to the rank `hop` further on and gets what the one as far back sent.
 
-    Sends may block: along each ring of ranks every second one, or the last two, begin with sending, so at least one
-    receives first, and no rank waits for more than two others.
+    Sends may block until they are received. So along each ring of ranks every second one receives first, and sends
+    then: no rank waits for more than two others, also where a ring is odd and its last and its first both send first.
     """
     to, of = (comm.rank + hop) % comm.size, (comm.rank - hop) % comm.size
     rings = gcd(hop, comm.size)
