@@ -5,6 +5,7 @@ from .allgather import AllGather
 from .dense import average_dense
 from .mean import mean
 from .root import Root
+from .sketch import Sketch
 from .turn import Clock, Outcome, Turn
 
-__all__ = ["AllGather", "Clock", "Outcome", "Piece", "Root", "Turn", "average_dense", "mean"]
+__all__ = ["AllGather", "Clock", "Outcome", "Piece", "Root", "Sketch", "Turn", "average_dense", "mean"]
