@@ -80,7 +80,7 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
 
 
 def s2(volume: str = "0.25", rows: str = "1", decode: str = "project", select: str = "nonzero") -> Recipe:
-    """S2 Reducer (arXiv 2110.02140): non-zeros, or any selection, as a sketch that an all_reduce sums; by embedding row."""
+    """S2 Reducer (arXiv 2110.02140): a sketch of the non-zeros, or of any selection, that an all_reduce sums."""
     table = f"sketch(rows={rows}, volume={volume}, decode={decode}, by=row)"
     return Recipe(f"{select} | indices=best | values=raw | memory=residual | exchange={table}")
 

@@ -18,6 +18,7 @@ tables do not cross tensors.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -98,14 +99,17 @@ class Sketch(Exchange):
         if by == "bits" and self._frames_are_smaller(call, notes):
             return _gather_frames(call)
         turn.clock.count(f"sketch_{by}")
-        union = find(by, call)
+        return self._meet(find(by, call), call, notes)
+
+    def _meet(self, union: Union, call: Call, notes: Sequence[Note]) -> list[Outcome]:
+        """The rest, once the union is known: a table, or what is not known yet of the frames, if that is smaller."""
         tables = [self._table(*args) for args in zip(union.entries, call.own, call.keys, strict=True)]
-        size = sum(table.numbers for table in tables) * _dtype(pieces).itemsize
-        if union.frames is not None and gathered([note.values for note in notes]) < reduced(size, notes):
-            return _gather_values(call, union.frames)
+        size = sum(table.numbers for table in tables) * _dtype(call.pieces).itemsize
         if union.frames is None and _frames(notes) < reduced(size, notes):
             return _gather_frames(call)
-        turn.clock.count("sketch")
+        if union.frames is not None and gathered([note.values for note in notes]) < reduced(size, notes):
+            return _gather_values(call, union.frames)
+        call.turn.clock.count("sketch")
         return self._sum(call, union, tables)
 
     def _frames_are_smaller(self, call: Call, notes: Sequence[Note]) -> bool:
@@ -120,35 +124,45 @@ class Sketch(Exchange):
         return Table(ids, width, self.columns(ids.size), keys)
 
     def _sum(self, call: Call, union: Union, tables: Sequence[Table]) -> list[Outcome]:
-        turn, dtype = call.turn, _dtype(call.pieces)
-        ends = np.cumsum([0, *(table.numbers for table in tables)])
-        mine = np.zeros(ends[-1], dtype)
-        with turn.clock("encode"):
-            for table, part, entries, selection in zip(
-                tables, np.split(mine, ends[1:-1]), union.entries, call.selections, strict=True
-            ):
-                table.insert(part, selection.at(entries).astype(dtype, copy=False))
-        with turn.clock("exchange"):
-            total = turn.comm.all_reduce(mine)
-        with turn.clock("decode"), np.errstate(all="ignore"):
-            parts = zip(np.split(mine, ends[1:-1]), np.split(total, ends[1:-1]), strict=True)
-            return [
-                self._outcome(*args, turn.comm.size) for args in zip(tables, parts, union.entries, call.own, strict=True)
-            ]
+        clock, comm = call.turn.clock, call.turn.comm
+        with clock("encode"):
+            mine = _sketched(call, union, tables)
+        with clock("exchange"), np.errstate(all="ignore"):
+            total = comm.all_reduce(mine)
+        with clock("decode"), np.errstate(all="ignore"):
+            parts = zip(tables, _split(mine, tables), _split(total, tables), union.entries, call.own, strict=True)
+            return [self._outcome(*part, comm.size) for part in parts]
 
-    def _outcome(self, table: Table, parts: tuple[Array, Array], entries: Array, like: Sparse, ranks: int) -> Outcome:
-        mine, total = parts
+    def _outcome(
+        self, table: Table, mine: Array, total: Array, entries: Array, like: Sparse, ranks: int
+    ) -> Outcome:  # fmt: skip
         sent, mean = table.project(mine), table.project(total)
         share = total.dtype.type(1 / ranks)
         if self.decode == "median":
             linear, mean = mean, table.median(total)
             sent += (mean - linear) * share
-        kind = work_dtype(like.dtype)
-        both = (
-            Sparse.trusted(entries, numbers.astype(kind), like.shape, kind.name, like.width, like.transform)
-            for numbers in (sent, mean * share)
-        )
-        return Meant(*both, bool(kernels.all_finite(total)), like.dtype)
+        finite = bool(kernels.all_finite(total))
+        return Meant(_numbers(entries, sent, like), _numbers(entries, mean * share, like), finite, like.dtype)
+
+
+def _sketched(call: Call, union: Union, tables: Sequence[Table]) -> Array:
+    """This rank's tables, side by side."""
+    whole = np.zeros(sum(table.numbers for table in tables), _dtype(call.pieces))
+    for table, part, entries, offer in zip(tables, _split(whole, tables), union.entries, call.selections, strict=True):
+        table.insert(part, offer.at(entries).astype(whole.dtype, copy=False))
+    return whole
+
+
+def _split(whole: Array, tables: Sequence[Table]) -> list[Array]:
+    """Each tensor's part of tables side by side."""
+    ends = itertools.accumulate(table.numbers for table in tables)
+    return [whole[end - table.numbers : end] for end, table in zip(ends, tables, strict=True)]
+
+
+def _numbers(entries: Array, numbers: Array, like: Sparse) -> Sparse:
+    """Entries of such a tensor in its work dtype: what ranks count as sent adds up to the mean before any rounding."""
+    kind = work_dtype(like.dtype)
+    return Sparse.trusted(entries, numbers.astype(kind), like.shape, kind.name, like.width, like.transform)
 
 
 def _dtype(pieces: Sequence[Piece]) -> np.dtype[np.floating]:

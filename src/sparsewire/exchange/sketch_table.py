@@ -45,13 +45,17 @@ class Table:
     def project(self, table: Array) -> Array:
         """The entries' numbers by orthogonal projections, one row after another."""
         found = np.zeros(self.ids.size * self.width, table.dtype)
-        for (row, key), load in zip(self._rows(table), self._loads, strict=True):
-            left = row.copy()
-            if key != self.keys[0]:
-                kernels.sketch_insert(left, self.ids, -found, self.width, key)
+        for at, ((row, key), load) in enumerate(zip(self._rows(table), self._loads, strict=True)):
+            left = self._less(row, found, key) if at else row
             shares = left.reshape(-1, self.width) / load.astype(table.dtype)[:, None]
             found += kernels.sketch_query(shares.reshape(-1), self.ids, self.width, key)
         return found
+
+    def _less(self, row: Array, found: Array, key: int) -> Array:
+        """A row without what rows before have found."""
+        left = row.copy()
+        kernels.sketch_insert(left, self.ids, -found, self.width, key)
+        return left
 
     def median(self, table: Array) -> Array:
         """The entries' numbers as the median of what the rows say."""

@@ -5,6 +5,8 @@ An id's random bits are those of `random_bits(key, id)`: the upper 32 say its bu
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,7 +44,7 @@ def _buckets(table: Array, ids: Array, width: int) -> int:
     return int(table.size // width)
 
 
-def _places(ids: Array, buckets: int, key: int, dtype: object) -> tuple[NDArray[np.int64], Array]:
+def _places(ids: Array, buckets: int, key: int, dtype: Any) -> tuple[NDArray[np.int64], Array]:
     """(each entry's bucket, its sign)."""
     random = mix64((ids.astype(U64) + U64(1)) * U64(GOLDEN) + U64(key))
     places = ((random >> U64(32)) * U64(buckets) >> U64(32)).astype(np.int64)
