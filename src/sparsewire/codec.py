@@ -65,13 +65,16 @@ def decode_parsed(parsed: wire.Frame) -> Sparse:
 
 
 def decode_support(parsed: wire.Frame) -> Array:
-    """The ascending entries that a frame without values names."""
-    if len(parsed.values):
-        raise HeaderError(f"{len(parsed.values)} bytes of values where only a support is due")
+    """The entries of a frame, ascending, without their numbers."""
     s = from_record(parsed.record)
-    entries = replace(_contexts(parsed, s)[1], ordered=False)
-    found = _section(lambda: s.indices.decode(memoryview(parsed.indices), entries))
-    return _section(lambda: Sparse(found, np.zeros(found.size, np.float32), (entries.numel,)).indices)
+    _, entries = _contexts(parsed, s)
+
+    def read() -> Array:
+        found = s.indices.decode(memoryview(parsed.indices), entries)
+        found = np.sort(found) if entries.ordered else found
+        return Sparse(found, np.zeros(found.size, np.float32), (entries.numel,)).indices
+
+    return _section(read)
 
 
 def _contexts(parsed: wire.Frame, s: Scheme) -> tuple[Context, Context]:

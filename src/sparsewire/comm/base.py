@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -42,6 +43,14 @@ class Communicator(ABC):
         The views are read-only and hold until the next all_gather, because buffers are reused. Give each stream of
         similar sizes (a bucket, a parameter) its own channel: a channel remembers how large its payloads are, and
         needs one collective instead of two.
+        """
+
+    @abstractmethod
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        """What every rank has for this one, in rank order: `parts` has a payload for each, and lengths may differ.
+
+        The own part comes back as it is and is no traffic. Views and channels are as in `all_gather`: while every
+        pair's payloads keep about their size, one collective moves them.
         """
 
     @abstractmethod
@@ -111,6 +120,11 @@ def add_bfloat16(a: Halves, b: Halves) -> Halves:
     """The sum of two arrays of bfloat16 numbers, as an engine without them is told to add."""
     with np.errstate(all="ignore"):
         return to_bfloat16(from_bfloat16(a) + from_bfloat16(b))
+
+
+def check_parts(comm: Communicator, parts: Sequence[BytesLike]) -> None:
+    if len(parts) != comm.size:
+        raise CommArgumentError(f"all_to_all takes a payload for each of {comm.size} ranks, not {len(parts)}")
 
 
 def check_root(comm: Communicator, root: int) -> None:

@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from .base import (
     Halves,
     add_bfloat16,
     as_bytes,
+    check_parts,
     check_peer,
     check_reducible,
     check_root,
@@ -70,6 +71,13 @@ class ThreadCommunicator(Communicator):
         mine = as_bytes(data).tobytes()
         parts: list[bytes] = self._meet(f"all_gather(channel={channel!r})", mine, list, len(mine))
         return self._count([memoryview(part) for part in parts])
+
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        check_parts(self, parts)
+        mine = [as_bytes(part).tobytes() for part in parts]
+        sent = sum(map(len, mine)) - len(mine[self.rank])
+        by_rank: list[list[bytes]] = self._meet(f"all_to_all(channel={channel!r})", mine, list, sent)
+        return self._count([memoryview(one[self.rank]) for one in by_rank])
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)

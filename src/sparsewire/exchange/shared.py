@@ -21,10 +21,9 @@ from ..kernels import Array
 from ..piece import Piece
 from ..sparse import Sparse, held
 from .allgather import AllGather
-from .root import Meant
 from .sums import SUMS, Offer, Summed
 from .supports import WAYS, Look, Support
-from .turn import Outcome, Turn
+from .turn import Meant, Outcome, Turn
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,7 @@ def _outcome(look: Look, support: Support, summed: Summed) -> Outcome:
         _sparse(look, *_without_zeros(support.indices, summed.sent, look.selection.width), look.ctx.dtype),
         _sparse(look, support.indices, mean, mean.dtype.name),
         finite,
+        look.ctx.dtype,
     )
 
 

@@ -25,14 +25,13 @@ from ..kernels import Array
 from ..mask import DIGEST, Mask, digest
 from ..piece import Piece
 from ..scheme import Scheme
-from ..seal import Selection
+from ..seal import Selection, is_ordered
 from ..select import Nonzero, TopK
 from ..sparse import Sparse
 from ..wire import Frame, pack_message
-from .messages import SILENT, blamed, read_supports
+from .messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
 from .turn import Turn
 
-FINITE, SPOILED = b"\1", b"\0"
 NOTHING = TopK(k=0)  # but what is not finite
 
 
@@ -47,9 +46,8 @@ class Look:
 
     @classmethod
     def at(cls, piece: Piece, turn: Turn, scheme: Scheme, mask: Mask | None = None) -> Look:
-        ctx = piece.context(scheme, turn.step, turn.seed, turn.comm.rank)
-        with turn.clock("select"):
-            return cls(piece, ctx, piece.select(scheme, ctx), mask)
+        selection, ctx = replace(turn, scheme=scheme).select(piece)
+        return cls(piece, ctx, selection, mask)
 
     @property
     def finite(self) -> bool:
@@ -59,7 +57,8 @@ class Look:
         """A frame of the largest 1/share of the entries, without values, by the scheme's index codec."""
         offer, plan = self.selection, self.piece.scheme_for(scheme)
         some = offer.indices if isinstance(self.piece.x, Sparse) else _largest(offer, -(-offer.indices.size // share))
-        ctx = replace(self.ctx, count=int(some.size), finite=self.finite)
+        ordered = is_ordered(plan, offer.width)
+        ctx = replace(self.ctx, count=int(some.size), finite=self.finite, ordered=ordered)
         body, realised = plan.indices.encode(some, ctx)
         return Frame(ctx.dtype, offer.shape, int(realised.size), plan.record, body, b"", offer.width)
 
@@ -102,7 +101,8 @@ class Pool:
 
     def agree(self, turn: Turn, channel: str) -> list[Support | None]:
         pieces, own = [look.piece for look in self.looks], [look.selection for look in self.looks]
-        messages = _gather(self._mine, turn, channel)
+        with turn.clock("exchange"):
+            messages = gather(self._mine, turn.comm, channel)
         with turn.clock("decode"):
             by_rank = [read_supports(message, pieces, own, rank) for rank, message in enumerate(messages)]
             return [Support(reduce(np.union1d, parts)) for parts in zip(*by_rank, strict=True)]
@@ -173,24 +173,18 @@ def _survivors(piece: Piece, turn: Turn) -> Look:
 
 def heard(looks: Sequence[Look], turn: Turn, channel: str) -> list[list[bytes]]:
     """What every rank tells of each piece."""
-    messages = _gather(b"".join(look.told() for look in looks), turn, channel)
+    mine = b"".join(look.told() for look in looks)
+    with turn.clock("exchange"):
+        messages = gather(mine, turn.comm, channel)
     return [_told(message, len(looks), rank) for rank, message in enumerate(messages)]
 
 
 def _told(message: memoryview, count: int, rank: int) -> list[bytes]:
     size = 1 + DIGEST
-    with blamed(rank):
+    with blaming(rank):
         if len(message) != count * size:
-            raise FrameError(f"it tells of other tensors than the {count} that are due" if len(message) else SILENT)
+            raise FrameError(f"it tells of other tensors than the {count} that are due" if len(message) else NEVER_SENT)
     return [bytes(message[start : start + size]) for start in range(0, len(message), size)]
-
-
-def _gather(mine: bytes, turn: Turn, channel: str) -> list[memoryview]:
-    with turn.clock("exchange"):
-        messages = turn.comm.all_gather(mine, channel)
-    if bytes(messages[turn.comm.rank]) != mine:
-        raise PeerError(f"rank {turn.comm.rank}: its message came back changed")
-    return messages
 
 
 def _all_finite(told: Sequence[bytes]) -> bool:
