@@ -15,9 +15,9 @@ from typing import Any
 
 from sparsewire.errors import SparsewireError
 from sparsewire.lab import bench_train, measure
-from sparsewire.lab.arguments import add_json
+from sparsewire.lab.arguments import UNLIMITED, add_json, link_rate
 from sparsewire.lab.bench_train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
-from sparsewire.lab.network import UNLIMITED, bits_per_second, link_rate, network, obstacle
+from sparsewire.lab.network import bits_per_second, network, obstacle
 from sparsewire.lab.tables import publish
 
 CANNOT = 77

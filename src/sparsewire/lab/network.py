@@ -5,7 +5,6 @@ Needs root; nothing outside the namespaces is changed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -13,17 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import SparsewireError
+from .arguments import UNITS, UNLIMITED
 from .launch import Place
 
 SUBNET = "10.231.0"
-UNLIMITED = "unlimited"
-UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-
-
-def link_rate(word: str) -> str:
-    if word != UNLIMITED and (word[-4:] not in UNITS or not word[:-4].isdecimal() or int(word[:-4]) < 1):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a rate: 100mbit, 1gbit or {UNLIMITED}")
-    return word
 
 
 def bits_per_second(rate: str) -> float:
@@ -71,10 +63,14 @@ def _connect(hub: str, name: str, rank: int, rate: str) -> None:
         _limit(name, "eth0", rate)
 
 
+def burst(rate: str) -> int:
+    """Bytes that a link passes at once: 2 ms at its rate, and no less than one offloaded packet."""
+    return 0 if rate == UNLIMITED else max(65_536, int(bits_per_second(rate) / 8 * 0.002))
+
+
 def _limit(name: str, device: str, rate: str) -> None:
-    """A token bucket of 2 ms at the rate, and large enough for one offloaded packet; bursts are not delayed."""
-    burst = max(65_536, int(bits_per_second(rate) / 8 * 0.002))
-    limit = ["rate", rate, "burst", f"{burst}b", "latency", "50ms"]
+    """A token bucket; bursts are not delayed."""
+    limit = ["rate", rate, "burst", f"{burst(rate)}b", "latency", "50ms"]
     _in(name, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)
 
 
