@@ -9,11 +9,11 @@ import pytest
 from command_line import fails, run
 
 from sparsewire.comm import run_ranks
-from sparsewire.lab import bench_exchange, exchange_tables, measure, traffic
+from sparsewire.lab import bench_exchange, exchange_tables, measure, volume
 from sparsewire.lab.coded import Coded, Speeds
 from sparsewire.lab.cost_model import MODELS, Cost, Link
 from sparsewire.lab.exchange_steps import DENSE, DISJOINT, IDENTICAL, SUPPORTS, Workload, run_step
-from sparsewire.lab.traffic import Tally, Traffic
+from sparsewire.lab.volume import Tally, Volume
 from sparsewire.registry import codecs
 
 LOAD = Workload(200_000, 2000, "indices=rice | values=qsgd(bits=7)")
@@ -38,10 +38,10 @@ def counted(bench, exchange, supports, size):
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8])
 def test_what_ranks_send_is_what_ranks_receive(size):
     sizes = [10.0 * rank + 5 for rank in range(size)]
-    gathered = [traffic.all_gather(sizes, rank) for rank in range(size)]
-    spread = [traffic.broadcast(7.0, size, place) for place in range(size)]
+    gathered = [volume.all_gather(sizes, rank) for rank in range(size)]
+    spread = [volume.broadcast(7.0, size, place) for place in range(size)]
     parts = np.arange(size * size, dtype=float).reshape(size, size)
-    dealt = [traffic.all_to_all(list(parts[rank]), list(parts[:, rank]), rank) for rank in range(size)]
+    dealt = [volume.all_to_all(list(parts[rank]), list(parts[:, rank]), rank) for rank in range(size)]
     for moved in (gathered, spread, dealt):
         assert sum(one.sent for one in moved) == sum(one.received for one in moved)
     assert [one.received for one in gathered] == [sum(sizes) - own for own in sizes]
@@ -49,8 +49,8 @@ def test_what_ranks_send_is_what_ranks_receive(size):
 
 
 def test_a_ring_moves_an_array_twice_and_a_tree_has_a_round_per_doubling():
-    assert traffic.all_reduce(800.0, 8) == Traffic(1400.0, 1400.0, 700.0, 14, 6)
-    assert [traffic.broadcast(1.0, 7, place).sent for place in range(7)] == [3, 2, 1, 0, 0, 0, 0]
+    assert volume.all_reduce(800.0, 8) == Volume(1400.0, 1400.0, 700.0, 14, 6)
+    assert [volume.broadcast(1.0, 7, place).sent for place in range(7)] == [3, 2, 1, 0, 0, 0, 0]
 
 
 def test_a_tally_changes_nothing_and_counts_every_collective():
@@ -69,7 +69,7 @@ def test_a_tally_changes_nothing_and_counts_every_collective():
     zero, one = run_ranks(2, talk)
     assert (zero.total.sent, zero.total.received) == (2 + 16 + 0 + 5, 4 + 16 + 3)
     assert (one.total.sent, one.total.received) == (4 + 16 + 3, 2 + 16 + 0 + 5)
-    assert zero.traffic["send"] == Traffic(5, 0, 0, 1, 1) and one.traffic["recv"] == Traffic(0, 5, 0, 1, 1)
+    assert zero.kinds["send"] == Volume(5, 0, 0, 1, 1) and one.kinds["recv"] == Volume(0, 5, 0, 1, 1)
 
 
 # --- the model ---------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_all_gathered_bytes_grow_fivefold_from_4_to_16_ranks(bench):
 
 
 def test_seconds_are_latency_bytes_and_work():
-    cost = Cost(Traffic(3e6, 1e6, 2e6, 14, 6), {"decode": 1000, "add": 500})
+    cost = Cost(Volume(3e6, 1e6, 2e6, 14, 6), {"decode": 1000, "add": 500})
     link = Link(1e-3, 1e-8, burst=1e6)
     work = 0.5 + 2e-6 + 2.5e-6 + 2e-4
     assert cost.seconds(link, SPEEDS, 0.5) == pytest.approx(work + 14e-3 + 2e-2)

@@ -1,6 +1,6 @@
 """`sparsewire bench exchange`: bytes, decode time and step time of every exchange against the number of ranks.
 
-Bytes are counted on in-process ranks by the rules of traffic.py; times are those of processes over gloo, on links that
+Bytes are counted on in-process ranks by the rules of volume.py; times are those of processes over gloo, on links that
 are not limited and, as root, on slower ones. Beside each measurement stands what cost_model.py says, which then goes on
 to 10,000 ranks.
 """
@@ -29,7 +29,7 @@ from .launch import Place, launch_ranks
 from .measure import Advance, Run
 from .network import bits_per_second, burst, network, obstacle
 from .tables import publish
-from .traffic import Tally, Traffic
+from .volume import Tally, Volume
 
 # An exchange with several ways has a row for each; one that is not named here has a row with its default settings.
 WAYS: dict[str, Sequence[str]] = {}
@@ -124,19 +124,19 @@ def count(bench: Bench, case: Case, size: int, advance: Advance) -> dict[str, An
 
     tallies = run_ranks(size, one, timeout=LIMIT)
     busiest = max(tallies, key=lambda tally: tally.total.both)
-    kinds = {kind: asdict(moved) for kind, moved in busiest.traffic.items()}
+    kinds = {kind: asdict(moved) for kind, moved in busiest.kinds.items()}
     mean = sum(tally.total.both for tally in tallies) / size
     cost = bench.predict(case, size)
     row = {**_facts(case, size), **_moved(busiest.total), "mean": mean, "collectives": kinds}
-    return {**row, "model": cost and _moved(cost.traffic)}
+    return {**row, "model": cost and _moved(cost.volume)}
 
 
 def _facts(case: Case, size: int) -> dict[str, Any]:
     return {"exchange": case[0], "supports": case[1], "ranks": size}
 
 
-def _moved(traffic: Traffic) -> dict[str, float]:
-    return {**asdict(traffic), "both": traffic.both}
+def _moved(volume: Volume) -> dict[str, float]:
+    return {**asdict(volume), "both": volume.both}
 
 
 # --- times -------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def _expected(bench: Bench, case: Case, link: Link, size: int) -> dict[str, floa
         return None
     sharing = max(1.0, size / (os.cpu_count() or 1))
     seconds, decode = bench.seconds(case, cost, link, sharing), cost.decode_seconds(bench.speeds, sharing)
-    return {"seconds": seconds, "decode": decode, "sent": cost.traffic.sent}
+    return {"seconds": seconds, "decode": decode, "sent": cost.volume.sent}
 
 
 # --- more ranks --------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def look_ahead(bench: Bench, link: Link, rate: str) -> Iterator[dict[str, Any]]:
             cost = bench.predict(case, size)
             if cost is not None:
                 ring, fewest = (bench.seconds(case, cost, link, ring=ring) for ring in (True, False))
-                row = {"link": rate, **asdict(link), **_facts(case, size), **_moved(cost.traffic)}
+                row = {"link": rate, **asdict(link), **_facts(case, size), **_moved(cost.volume)}
                 yield {**row, "seconds": ring, "seconds_fewest": fewest}
 
 

@@ -10,7 +10,7 @@ are those beyond it. Where ranks share cores, computing takes so much longer, un
 
 k is the number of entries that a rank selects, d the number of elements, m(n, d) the bytes of a coded message of n
 entries out of d, and u the entries of the union of the ranks' supports: k where they are identical, min(d, Pk) where
-they are disjoint. What a collective moves is in traffic.py.
+they are disjoint. What a collective moves is in volume.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..scheme import Scheme
-from . import traffic
+from . import volume
 from .coded import Coded, Speeds
 from .exchange_steps import IDENTICAL
-from .traffic import Traffic
+from .volume import Volume
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Cost:
-    """The busiest rank's traffic, and by speed the entries that it codes or adds beyond those of its own selection."""
+    """The busiest rank's volume, and by speed the entries that it codes or adds beyond those of its own selection."""
 
-    traffic: Traffic
+    volume: Volume
     entries: Mapping[str, float] = field(default_factory=dict)
     alone: bool = False
 
@@ -50,9 +50,9 @@ class Cost:
 
     def seconds(self, link: Link, speeds: Speeds, local: float, sharing: float = 1.0, ring: bool = True) -> float:
         """T; `sharing` is the number of ranks per core, at least 1."""
-        work = local + self._coding(speeds, *self.entries) + speeds.reduce * self.traffic.reduced
-        rounds = self.traffic.rounds if ring else self.traffic.fewest
-        moved = max(0.0, max(self.traffic.sent, self.traffic.received) - link.burst)
+        work = local + self._coding(speeds, *self.entries) + speeds.reduce * self.volume.reduced
+        rounds = self.volume.rounds if ring else self.volume.fewest
+        moved = max(0.0, max(self.volume.sent, self.volume.received) - link.burst)
         return (1.0 if self.alone else sharing) * work + link.latency * rounds + link.byte * moved
 
     def _coding(self, speeds: Speeds, *names: str) -> float:
@@ -77,14 +77,14 @@ class Load:
 
 def dense(load: Load, size: int) -> Cost:
     """One all_reduce of the d float32 themselves."""
-    return Cost(traffic.all_reduce(4.0 * load.numel, size))
+    return Cost(volume.all_reduce(4.0 * load.numel, size))
 
 
 def allgather(exchange: Any, load: Load, size: int) -> Cost:
     """One all_gather of messages m(k, d). Every rank decodes (P−1)k entries and adds them up: all grows with P."""
     others = (size - 1) * load.entries
     message = load.message(load.entries, load.numel)
-    return Cost(traffic.all_gather([message] * size), {"decode": others, "add": others})
+    return Cost(volume.all_gather([message] * size), {"decode": others, "add": others})
 
 
 def root(exchange: Any, load: Load, size: int) -> Cost:
@@ -93,10 +93,10 @@ def root(exchange: Any, load: Load, size: int) -> Cost:
     The busiest rank is the root: (P−1)·m in, ⌈log2 P⌉ × the mean out.
     """
     union, others = load.union(size), (size - 1) * load.entries
-    inward = traffic.message(received=(size - 1) * load.message(load.entries, load.numel))
+    inward = volume.message(received=(size - 1) * load.message(load.entries, load.numel))
     mean = load.coded.mean(union, load.numel, load.supports == IDENTICAL)
     work = {"decode": others, "encode_mean": union - load.entries, "decode_mean": union}
-    return Cost(inward + traffic.broadcast(mean, size), work, alone=True)
+    return Cost(inward + volume.broadcast(mean, size), work, alone=True)
 
 
 Model = Callable[[Any, Load, int], Cost]

@@ -22,7 +22,7 @@ from ..comm.base import Array, BytesLike, as_bytes
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Volume:
     """One rank's bytes out, in and added up; rounds one after another, and the fewest that carry the same bytes."""
 
     sent: float = 0.0
@@ -31,8 +31,8 @@ class Traffic:
     rounds: float = 0.0
     fewest: float = 0.0
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: Volume) -> Volume:
+        return Volume(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def both(self) -> float:
@@ -44,30 +44,30 @@ def doublings(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def all_gather(sizes: Sequence[float], rank: int = 0) -> Traffic:
+def all_gather(sizes: Sequence[float], rank: int = 0) -> Volume:
     total, size = sum(sizes), len(sizes)
-    return Traffic(total - sizes[(rank + 1) % size], total - sizes[rank], 0, size - 1, doublings(size))
+    return Volume(total - sizes[(rank + 1) % size], total - sizes[rank], 0, size - 1, doublings(size))
 
 
-def all_reduce(nbytes: float, size: int) -> Traffic:
+def all_reduce(nbytes: float, size: int) -> Volume:
     slices = (size - 1) / size * nbytes
-    return Traffic(2 * slices, 2 * slices, slices, 2 * (size - 1), 2 * doublings(size))
+    return Volume(2 * slices, 2 * slices, slices, 2 * (size - 1), 2 * doublings(size))
 
 
-def all_to_all(out: Sequence[float], back: Sequence[float], rank: int = 0) -> Traffic:
+def all_to_all(out: Sequence[float], back: Sequence[float], rank: int = 0) -> Volume:
     rounds = len(out) - 1
-    return Traffic(sum(out) - out[rank], sum(back) - back[rank], 0, rounds, rounds)
+    return Volume(sum(out) - out[rank], sum(back) - back[rank], 0, rounds, rounds)
 
 
-def broadcast(nbytes: float, size: int, place: int = 0) -> Traffic:
+def broadcast(nbytes: float, size: int, place: int = 0) -> Volume:
     """`place` is the rank counted from the root. In round j the places below 2^j send to those 2^j further on."""
     rounds = doublings(size)
     children = sum(place < 2**j < size - place for j in range(rounds))
-    return Traffic(children * nbytes, nbytes if place else 0.0, 0, rounds, rounds)
+    return Volume(children * nbytes, nbytes if place else 0.0, 0, rounds, rounds)
 
 
-def message(sent: float = 0.0, received: float = 0.0) -> Traffic:
-    return Traffic(sent, received, 0, 1, 1)
+def message(sent: float = 0.0, received: float = 0.0) -> Volume:
+    return Volume(sent, received, 0, 1, 1)
 
 
 class Tally(Communicator):
@@ -76,11 +76,11 @@ class Tally(Communicator):
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
         self.rank, self.size = comm.rank, comm.size
-        self.traffic: dict[str, Traffic] = {}
+        self.kinds: dict[str, Volume] = {}
 
     @property
-    def total(self) -> Traffic:
-        return sum(self.traffic.values(), Traffic())
+    def total(self) -> Volume:
+        return sum(self.kinds.values(), Volume())
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         parts = self._comm.all_gather(data, channel)
@@ -111,5 +111,5 @@ class Tally(Communicator):
     def close(self) -> None:
         self._comm.close()
 
-    def _add(self, kind: str, traffic: Traffic) -> None:
-        self.traffic[kind] = self.traffic.get(kind, Traffic()) + traffic
+    def _add(self, kind: str, volume: Volume) -> None:
+        self.kinds[kind] = self.kinds.get(kind, Volume()) + volume
