@@ -29,15 +29,16 @@ def _bytes_table(rows: Sequence[Row]) -> str:
     sizes = _sizes(rows)
     headers = ["exchange", "supports", *(f"{size} ranks" for size in sizes)]
     compared = {FEW, MANY} <= set(sizes)
-    lines = [
-        [*name, *(_pair(row, "both", 1e3, 1) for row in own.values()), *([_growth(own)] if compared else [])]
-        for name, own in _cases(rows)
-    ]
-    return table([*headers, f"{MANY} : {FEW}"] if compared else headers, lines)
+    if compared:
+        headers += [f"{MANY} : {FEW}", "mean of ranks"]
+    lines = [[*name, *(_pair(row, "both", 1e3, 1) for row in own.values()), *(_growth(own) if compared else [])]
+             for name, own in _cases(rows)]  # fmt: skip
+    return table(headers, lines)
 
 
-def _growth(own: Mapping[int, Row]) -> str:
-    return f"{own[MANY]['both'] / own[FEW]['both']:.2f} ×"
+def _growth(own: Mapping[int, Row]) -> list[str]:
+    """How much more bytes there are at many ranks than at few, on the busiest rank and on average."""
+    return [f"{own[MANY][key] / own[FEW][key]:.2f} ×" for key in ("both", "mean")]
 
 
 def _times_part(link: str, rows: Sequence[Row]) -> str:
