@@ -15,7 +15,7 @@ from typing import Any
 
 from sparsewire.errors import SparsewireError
 from sparsewire.lab import bench_train, measure
-from sparsewire.lab.arguments import UNLIMITED, add_json, link_rate
+from sparsewire.lab.arguments import UNLIMITED, add_json, read_rate
 from sparsewire.lab.bench_train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
 from sparsewire.lab.network import bits_per_second, network, obstacle
 from sparsewire.lab.tables import publish
@@ -27,7 +27,7 @@ TARGETS = {"100mbit": 18.0, UNLIMITED: 1 / 1.3}  # speed relative to plain DDP
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rate", type=link_rate, action="append", help="100mbit, 1gbit, unlimited; may be repeated")
+    parser.add_argument("--rate", type=read_rate, action="append", help="100mbit, 1gbit, unlimited; may be repeated")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--model-size", choices=MODELS, default="25M")
     parser.add_argument("--scheme", default=bench_train.SCHEME)

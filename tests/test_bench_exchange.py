@@ -57,6 +57,7 @@ def test_a_tally_changes_nothing_and_counts_every_collective():
     def talk(comm):
         tally = Tally(comm)
         assert [bytes(part) for part in tally.all_gather(b"ab" * (comm.rank + 1))] == [b"ab", b"abab"]
+        assert [bytes(part) for part in tally.all_to_all([b"a", b"bcd"])] == [[b"a"] * 2, [b"bcd"] * 2][comm.rank]
         assert tally.all_reduce(np.ones(4, np.float32)).tolist() == [2.0] * 4
         assert tally.broadcast(b"xyz" if comm.rank == 1 else None, 1) == b"xyz"
         if comm.rank == 0:
@@ -67,8 +68,8 @@ def test_a_tally_changes_nothing_and_counts_every_collective():
         return tally
 
     zero, one = run_ranks(2, talk)
-    assert (zero.total.sent, zero.total.received) == (2 + 16 + 0 + 5, 4 + 16 + 3)
-    assert (one.total.sent, one.total.received) == (4 + 16 + 3, 2 + 16 + 0 + 5)
+    assert (zero.total.sent, zero.total.received) == (2 + 3 + 16 + 0 + 5, 4 + 1 + 16 + 3)
+    assert (one.total.sent, one.total.received) == (4 + 1 + 16 + 3, 2 + 3 + 16 + 0 + 5)
     assert zero.kinds["send"] == Volume(5, 0, 0, 1, 1) and one.kinds["recv"] == Volume(0, 5, 0, 1, 1)
 
 
@@ -92,6 +93,14 @@ def test_predicted_bytes_are_those_counted(bench, exchange, supports, size):
 def test_all_gathered_bytes_grow_fivefold_from_4_to_16_ranks(bench):
     few, many = (counted(bench, "allgather", IDENTICAL, size)["both"] for size in (4, 16))
     assert many / few == pytest.approx(5, rel=0.01)
+
+
+@pytest.mark.parametrize("exchange", FLAT)
+def test_bytes_of_the_others_do_not_grow_with_the_ranks(exchange):
+    load = Workload(400_000, 20_000, LOAD.codecs)
+    bench = bench_exchange.Bench(load, [], Coded(load.scheme("allgather")), SPEEDS, {})
+    few, many = (counted(bench, exchange, IDENTICAL, size) for size in (4, 16))
+    assert many["mean"] <= 1.3 * few["mean"] and many["received"] <= 1.3 * few["received"]
 
 
 def test_seconds_are_latency_bytes_and_work():

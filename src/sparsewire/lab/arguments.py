@@ -89,12 +89,12 @@ def _add_exchange(kinds: Any) -> None:
     parser.add_argument(
         "--processes", type=count, nargs="*", default=[2, 4, 8], metavar="P", help="to time (none: no times)"
     )
-    parser.add_argument("--links", type=link_rate, nargs="+", metavar="RATE", help="unlimited, 1gbit, 100mbit: to time")
+    parser.add_argument("--links", type=read_rate, nargs="+", metavar="RATE", help="unlimited, 1gbit, 100mbit: to time")
     parser.add_argument("--steps", type=count, default=5, help="timed of each exchange (default: %(default)s)")
     parser.add_argument(
         "--latency", type=latency, default="50", metavar="US", help="µs per round at 10,000 ranks (default: 50)"
     )
-    parser.add_argument("--bandwidth", type=link_rate, metavar="RATE", help="its links (default: 1gbit and 100mbit)")
+    parser.add_argument("--bandwidth", type=read_rate, metavar="RATE", help="its links (default: 1gbit and 100mbit)")
     parser.add_argument("--picture", type=output_file, metavar="OUT.png", help="draw it")
     add_json(parser)
 
@@ -127,7 +127,7 @@ def share(word: str) -> float:
     return share
 
 
-def link_rate(word: str) -> str:
+def read_rate(word: str) -> str:
     if word != UNLIMITED and (word[-4:] not in UNITS or not word[:-4].isdecimal() or int(word[:-4]) < 1):
         raise argparse.ArgumentTypeError(f"{word!r} is not a rate: 100mbit, 1gbit or {UNLIMITED}")
     return word

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,12 +22,16 @@ from .exchange_steps import values
 from .measure import Run
 
 MOST = 20_000  # entries that are coded to learn a size; that of more is in proportion
+FRAMES = 16  # the same of frames in a message
 PEERS, ROUNDS = 8, 5
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds per entry: to encode, decode, the same of a mean without loss, add to a dense mean; γ per byte summed."""
+    """Seconds per entry, and γ, seconds per byte that is summed.
+
+    To encode and decode, the same of a mean without loss, to add to a dense mean.
+    """
 
     encode: float
     decode: float
@@ -44,10 +48,12 @@ class Coded:
         self._plan = plan
 
     @functools.cache  # noqa: B019 (one object per run)
-    def message(self, entries: int, numel: int) -> float:
-        """Bytes of the message of so many entries out of `numel`."""
-        part = min(1.0, MOST / max(1, entries))
-        return len(pack_message([self._sample(entries, numel, part).fields])) / part
+    def message(self, entries: int, numel: int, without: str = "", frames: int = 1) -> float:
+        """Bytes of a message of so many frames of `entries` out of `numel`; `without` the section indices or values."""
+        part, some = min(1.0, MOST / max(1, entries)), min(frames, FRAMES)
+        fields = self._sample(entries, numel, part).fields
+        fields = replace(fields, **{without: b""}) if without else fields
+        return len(pack_message([fields] * some)) / part * frames / some
 
     @functools.cache  # noqa: B019
     def mean(self, entries: int, numel: int, summed: bool) -> float:

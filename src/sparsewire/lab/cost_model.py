@@ -16,7 +16,7 @@ they are disjoint. What a collective moves is in volume.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ from . import volume
 from .coded import Coded, Speeds
 from .exchange_steps import IDENTICAL
 from .volume import Volume
+
+NOTICE = 5  # bytes in front of each message of `reduce_scatter`
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,12 @@ class Load:
     def union(self, size: int) -> int:
         return self.entries if self.supports == IDENTICAL else min(self.numel, size * self.entries)
 
-    def message(self, entries: float, numel: float) -> float:
-        return self.coded.message(round(entries), math.ceil(numel))
+    def message(self, entries: float, numel: float, without: str = "", frames: int = 1) -> float:
+        return self.coded.message(math.ceil(entries), math.ceil(numel), without, frames)
+
+    def gathered(self, size: int, entries: float, numel: float, without: str = "", more: int = 0) -> Volume:
+        """An all_gather of messages of so many entries, and a few bytes more, from every rank."""
+        return volume.all_gather([self.message(entries, numel, without) + more] * size)
 
 
 def dense(load: Load, size: int) -> Cost:
@@ -83,8 +89,7 @@ def dense(load: Load, size: int) -> Cost:
 def allgather(exchange: Any, load: Load, size: int) -> Cost:
     """One all_gather of messages m(k, d). Every rank decodes (P−1)k entries and adds them up: all grows with P."""
     others = (size - 1) * load.entries
-    message = load.message(load.entries, load.numel)
-    return Cost(volume.all_gather([message] * size), {"decode": others, "add": others})
+    return Cost(load.gathered(size, load.entries, load.numel), {"decode": others, "add": others})
 
 
 def root(exchange: Any, load: Load, size: int) -> Cost:
@@ -99,8 +104,33 @@ def root(exchange: Any, load: Load, size: int) -> Cost:
     return Cost(inward + volume.broadcast(mean, size), work, alone=True)
 
 
+def reduce_scatter(exchange: Any, load: Load, size: int) -> Cost:
+    """(P−1) slices m(k/P, d/P) to their owners, who keep k/P sums, and an all_gather of these: 2k(P−1)/P entries.
+
+    `direct` is an all_to_all. `log` takes ⌈log2 P⌉ rounds, in which cuts leave k/P entries of every slice as well: the
+    slices on their way from rank to rank are P−1 again.
+    """
+    entries, numel = load.entries / size, load.numel / size
+    if exchange.route == "direct":
+        parts = [load.message(entries, numel) + NOTICE] * size
+        scattered = volume.all_to_all(parts, parts)
+    else:
+        scattered = sum((volume.message(moved, moved) for moved in _hops(load, size)), Volume())
+    coded = (size - 1) * entries
+    owned = load.gathered(size, entries, numel, more=NOTICE)
+    return Cost(scattered + owned, {"encode": entries, "decode": 2 * coded, "add": 2 * coded})
+
+
+def _hops(load: Load, size: int) -> Iterator[float]:
+    """The bytes that a rank passes on in each round of `log`: the slices whose owner is a hop or more away."""
+    held = size
+    for power in reversed(range(volume.doublings(size))):
+        yield load.message(load.entries / size, load.numel / size, frames=held - 2**power) + NOTICE
+        held = 2**power
+
+
 Model = Callable[[Any, Load, int], Cost]
-MODELS: dict[str, Model] = {"allgather": allgather, "root": root}
+MODELS: dict[str, Model] = {"allgather": allgather, "root": root, "reduce_scatter": reduce_scatter}
 
 
 def predict(plan: Scheme | None, load: Load, size: int) -> Cost | None:

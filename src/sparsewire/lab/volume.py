@@ -87,6 +87,12 @@ class Tally(Communicator):
         self._add("all_gather", all_gather([len(part) for part in parts], self.rank))
         return parts
 
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        found = self._comm.all_to_all(parts, channel)
+        sizes = [as_bytes(part).size for part in parts]
+        self._add("all_to_all", all_to_all(sizes, [len(part) for part in found], self.rank))
+        return found
+
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         self._add("all_reduce", all_reduce(array.nbytes, self.size))
         return self._comm.all_reduce(array, op)
