@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -51,8 +52,8 @@ class Coded:
     def message(self, entries: int, numel: int, without: str = "", frames: int = 1) -> float:
         """Bytes of a message of so many frames of `entries` out of `numel`; `without` the section indices or values."""
         part, some = min(1.0, MOST / max(1, entries)), min(frames, FRAMES)
-        fields = self._sample(entries, numel, part).fields
-        fields = replace(fields, **{without: b""}) if without else fields
+        less: dict[str, Any] = {without: b""} if without else {}
+        fields = replace(self._sample(entries, numel, part).fields, **less)
         return len(pack_message([fields] * some)) / part * frames / some
 
     @functools.cache  # noqa: B019
