@@ -19,7 +19,7 @@ from sparsewire.registry import codecs
 LOAD = Workload(200_000, 2000, "indices=rice | values=qsgd(bits=7)")
 EXCHANGES = bench_exchange.usual()
 FLAT = [name for name in EXCHANGES if name not in ("allgather", "root")]
-SPEEDS = Speeds(1e-9, 2e-9, 3e-9, 4e-9, 5e-9, 1e-10)
+SPEEDS = Speeds(1e-9, 2e-9, 1e-5, 2e-5, 3e-9, 4e-9, 6e-9, 7e-9, 8e-9, 5e-9, 1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +104,12 @@ def test_bytes_of_the_others_do_not_grow_with_the_ranks(exchange):
 
 
 def test_seconds_are_latency_bytes_and_work():
-    cost = Cost(Volume(3e6, 1e6, 2e6, 14, 6), {"decode": 1000, "add": 500})
+    cost = Cost(Volume(3e6, 1e6, 2e6, 14, 6), {"decode": 1000, "decode_frame": 3, "add": 500})
     link = Link(1e-3, 1e-8, burst=1e6)
-    work = 0.5 + 2e-6 + 2.5e-6 + 2e-4
+    work = 0.5 + 2e-6 + 6e-5 + 2.5e-6 + 2e-4
     assert cost.seconds(link, SPEEDS, 0.5) == pytest.approx(work + 14e-3 + 2e-2)
     assert cost.seconds(link, SPEEDS, 0.5, sharing=4, ring=False) == pytest.approx(4 * work + 6e-3 + 2e-2)
-    assert cost.decode_seconds(SPEEDS, 4) == pytest.approx(8e-6)
+    assert cost.decode_seconds(SPEEDS, 4) == pytest.approx(4 * 6.2e-5)
 
 
 def test_an_exchange_without_a_model_has_no_prediction(bench, monkeypatch):

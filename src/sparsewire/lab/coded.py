@@ -11,13 +11,15 @@ import numpy as np
 
 from ..contract import Context
 from ..exchange import Piece
-from ..exchange.combine import combine_into
+from ..exchange.combine import combine, combine_into
 from ..exchange.messages import read
 from ..exchange.root import code
+from ..exchange.sketch_table import Table
+from ..kernels import Array
 from ..scheme import Scheme
 from ..seal import Sealed, Selection, seal
 from ..sparse import Sparse
-from ..wire import pack_message
+from ..wire import Frame, pack_message
 from . import measure
 from .exchange_steps import values
 from .measure import Run
@@ -29,15 +31,21 @@ PEERS, ROUNDS = 8, 5
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds per entry, and γ, seconds per byte that is summed.
+    """Seconds per entry; where that is in the name, per frame, however few entries it has; γ, per byte that is summed.
 
-    To encode and decode, the same of a mean without loss, to add to a dense mean.
+    `mean` is one coded without loss. Entries are inserted into a sketch and queried, merged into a sparse sum, added to
+    a dense one.
     """
 
     encode: float
     decode: float
+    encode_frame: float
+    decode_frame: float
     encode_mean: float
     decode_mean: float
+    insert: float
+    query: float
+    merge: float
     add: float
     reduce: float
 
@@ -56,6 +64,12 @@ class Coded:
         fields = replace(self._sample(entries, numel, part).fields, **less)
         return len(pack_message([fields] * some)) / part * frames / some
 
+    def sections(self, entries: int, numel: int) -> tuple[float, float]:
+        """Bytes of the coded indices and of the coded values."""
+        whole = self.message(entries, numel)
+        indices, values = (whole - self.message(entries, numel, name) for name in ("indices", "values"))
+        return indices, values
+
     @functools.cache  # noqa: B019
     def mean(self, entries: int, numel: int, summed: bool) -> float:
         """Bytes of the message of a mean, coded without loss; `summed`: every entry is a sum over ranks, not one's."""
@@ -66,23 +80,34 @@ class Coded:
 
     def speeds(self, entries: int, numel: int) -> Speeds:
         """Measured on one thread, with nothing else running in this process."""
-        sealed, out = self._sample(entries, numel, 1.0), np.zeros(numel, np.float32)
-        own, pieces = [sealed.sent], [Piece("w", out, (numel,), "float32")]
-        frames = sealed.fields, code(_halves(sealed.sent), "all", self._plan)
-        messages = [memoryview(pack_message([frame])) for frame in frames]
-        runs: dict[str, Run] = {
-            "encode": partial(self._seal, sealed.sent),
-            "decode": partial(read, messages[0], pieces, own, 1),
-            "encode_mean": partial(code, _halves(sealed.sent), "all", self._plan),
-            "decode_mean": partial(read, messages[1], pieces, own, 1),
+        out = np.zeros(numel, np.float32)
+        spent = measure.interleaved(self._runs(entries, out), ROUNDS, lambda name: None)
+        frames = {name: spent[name] for name in ("encode_frame", "decode_frame")}
+        per_entry = {name: max(0.0, spent[name] - spent[f"{name}_frame"]) / entries for name in ("encode", "decode")}
+        per_entry |= {name: spent[name] / entries for name in ("encode_mean", "decode_mean", "insert", "query")}
+        per_entry["merge"] = spent["merge"] / (PEERS * entries)
+        per_entry["add"] = max(0.0, spent["many"] - spent["one"]) / (PEERS * entries)
+        return Speeds(**frames, **per_entry, reduce=spent["reduce"] / out.nbytes)
+
+    def _runs(self, entries: int, out: Array) -> dict[str, Run]:
+        one, few = self._sample(entries, out.size, 1.0), self._sample(1, out.size, 1.0)
+        own, halves = [one.sent], _halves(one.sent)
+        mean, table = code(halves, "all", self._plan), Table(one.sent.indices, 1, max(1, entries // 4), (1,))
+        buckets = np.zeros(table.numbers, np.float32)
+        return {
+            "encode": partial(self._seal, one.sent),
+            "decode": _reading(one.fields, own),
+            "encode_frame": partial(self._seal, few.sent),
+            "decode_frame": _reading(few.fields, own),
+            "encode_mean": partial(code, halves, "all", self._plan),
+            "decode_mean": _reading(mean, own),
+            "insert": partial(table.insert, buckets, one.sent.work_values),
+            "query": partial(table.project, buckets),
+            "merge": partial(combine, own * PEERS, "all"),
             "one": partial(combine_into, out, own, "all"),
             "many": partial(combine_into, out, own * (1 + PEERS), "all"),
             "reduce": partial(np.maximum, out, out, out=out),
         }
-        spent = measure.interleaved(runs, ROUNDS, lambda name: None)
-        one, many, reduce = (spent.pop(name) for name in ("one", "many", "reduce"))
-        coding = {name: seconds / entries for name, seconds in spent.items()}
-        return Speeds(**coding, add=max(0.0, many - one) / (PEERS * entries), reduce=reduce / out.nbytes)
 
     def _sample(self, entries: int, numel: int, part: float) -> Sealed:
         count = round(part * entries)
@@ -99,3 +124,9 @@ def _halves(whole: Sparse) -> list[Sparse]:
     """The same entries as two ranks send them that have none in common."""
     half = whole.count // 2
     return [whole.like(whole.indices[part], whole.work_values[part]) for part in (slice(half), slice(half, None))]
+
+
+def _reading(frame: Frame, own: list[Sparse]) -> Run:
+    """What a receiver does with a message of this one frame."""
+    piece = Piece("w", own[0], own[0].shape, own[0].dtype)
+    return partial(read, memoryview(pack_message([frame])), [piece], own, 1)

@@ -17,8 +17,8 @@ AHEAD = (32, 100, 1000, 10_000)  # ranks that the model is shown for
 
 def show(result: Mapping[str, Any]) -> str:
     load = f"{result['entries']:,} of {result['numel']:,} float32 per rank, {result['codecs']}"
-    speeds = ", ".join(f"{name} {1e9 * result['speeds'][name]:.1f}" for name in ("encode", "decode", "add"))
-    parts = [f"{measure.machine_line(result['machine'])}\n{load}\ncodecs, ns per entry: {speeds}"]
+    speeds = ", ".join(f"{name} {1e9 * spent:,.1f}" for name, spent in result["speeds"].items() if name != "reduce")
+    parts = [f"{measure.machine_line(result['machine'])}\n{load}\nns per entry, or per frame: {speeds}"]
     parts.append(f"bytes in + out of the busiest rank, KB: counted / model\n\n{_bytes_table(result['bytes'])}")
     parts += [_times_part(link, rows) for link, rows in _by(result["times"], "link").items()]
     parts += [f"{link}: not timed, {why}" for link, why in result["not_timed"].items()]
