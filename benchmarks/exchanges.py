@@ -1,7 +1,7 @@
 """What each exchange costs in accuracy, and its bytes: `benchmarks/exchanges.py --data FOLDER --tasks ncf mnist …`.
 
 Four ranks are threads of this process, which train as described in training.py. Bytes are those that a rank sends over
-its wire, by the rules of sparsewire.lab.traffic: an all_gather takes (ranks − 1) × message, an all_reduce 2 (ranks −
+its wire, by the rules of sparsewire.lab.volume: an all_gather takes (ranks − 1) × message, an all_reduce 2 (ranks −
 1)/ranks × array.
 
 ncf, lstm_sparse   gradients of embeddings are sparse; all their rows are sent, in one of these ways. The other weights
@@ -39,7 +39,7 @@ from training import RANKS, Comparison, Row
 import sparsewire as sw
 from sparsewire.kernels import Array
 from sparsewire.lab.tables import table
-from sparsewire.lab.traffic import all_reduce
+from sparsewire.lab.volume import all_reduce
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.sparse import Sparse, elements
 from sparsewire.torch.prune import find_masks
@@ -105,9 +105,10 @@ def line(name: str, rule: str, some: Sequence[Row], base: float | None) -> list[
         name, rule, EXCHANGES.points(name, means["score"]),
         EXCHANGES.points(name, means["difference"], "+") if apart else "", " ".join(differences) if apart else "",
         f"{means['difference'] / (means['score'] - means['difference']):+.1%}" if apart else "",
-        f"{means['compressed'] / 1e6:.2f}", f"{means['others'] / 1e6:.2f}",
-        f"{1 - means['compressed'] / base:.1%}" if base else "",
+        f"{means['compressed'] / 1e6:.2f}", f"{means['others'] / 1e6:.2f}" if means["others"] else "",
+        f"{means['compressed'] / base:.1%}" if base else "",
         f"{statistics.fmean(row['cpu_seconds'] for row in some):.0f}",
+        ", ".join(f"{way} {times}" for way, times in some[0]["ways"].items()),
     ]  # fmt: skip
 
 
@@ -120,14 +121,14 @@ def lines(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 def show(result: Row) -> str:
-    headers = ["task", "rule", "score", "against dense", "by seed", "relative", "MB a rank", "beside it", "fewer bytes",
-               "CPU s"]  # fmt: skip
+    headers = ["task", "rule", "score", "against dense", "by seed", "relative", "MB a rank", "beside it", "of the base",
+               "CPU s", "ways taken"]  # fmt: skip
     trained = list(dict.fromkeys((row["task"], row["rule"]) for row in result["rows"]))
     schemes = dict.fromkeys(f"{rule}: {RULES[name][rule]}" for name, rule in trained if RULES[name][rule])
-    against = "fewer bytes: than " + ", ".join(
-        f"{BASE[name]} ({name})" for name in dict.fromkeys(n for n, _ in trained)
+    base = ", ".join(dict.fromkeys(f"{BASE[name]} ({name})" for name, _ in trained))
+    return "\n".join(
+        [*EXCHANGES.about(result), *schemes, f"base: {base}", "", table(headers, [*lines(result["rows"])])]
     )
-    return "\n".join([*EXCHANGES.about(result), *schemes, against, "", table(headers, [*lines(result["rows"])])])
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -166,20 +166,17 @@ PRUNED = {f"{name}_pruned{share}": _pruned(name, share) for name in ("mnist", "c
 
 RAW = "nonzero | indices=raw | values=raw | memory=none"
 TOP = f"topk(1%) | memory=dgc(momentum={MOMENTUM})"
+PLAIN = f"dgc(momentum={MOMENTUM}, mask=false)"  # with everything sent, masking would leave no momentum
 SUMMED = ("float32", "bfloat16", "int8", "ternary")
-ROWS = {"dense": "", "raw": RAW, "raw_rows": RAW, "coded": "nonzero"} | {
-    f"s2_{share}": f"s2(volume={share / 100})" for share in (50, 25, 12)
-}
-SELECTED = {
-    "dense": "", "allgather": TOP, "direct": f"{TOP} | exchange=reduce_scatter(route=direct)",
-    "log": f"{TOP} | exchange=reduce_scatter(route=log)", "pool": f"{TOP} | exchange=shared(support=pool)",
-    "leader": f"{TOP} | exchange=shared(support=leader)", "sketch": f"{TOP} | values=raw | exchange=sketch(volume=0.25)",
+ROWS = {"dense": "", "raw": RAW, "raw_rows": RAW, "coded": "nonzero"}
+ROWS |= {f"s2_{share}": f"s2(volume={share / 100})" for share in (50, 25, 12)}
+EXCHANGED = {
+    "direct": "reduce_scatter(route=direct)", "log": "reduce_scatter(route=log)", "pool": "shared(support=pool)",
+    "leader": "shared(support=leader)", "sketch": "sketch(volume=0.25) | values=raw",
 }  # fmt: skip
-MASKED = (
-    {"dense": ""}
-    | {f"mask_{values}": f"pactrain(values={values})" for values in SUMMED}
-    | {f"mask_{values}_dgc": f"pactrain(values={values}) | memory=dgc(momentum={MOMENTUM})" for values in SUMMED[2:]}
-)
+SELECTED = {"dense": "", "allgather": TOP, **{rule: f"{TOP} | exchange={how}" for rule, how in EXCHANGED.items()}}
+MASKED = {"dense": "", **{f"mask_{values}": f"pactrain(values={values})" for values in SUMMED}}
+MASKED |= {f"{rule}_dgc": f"{MASKED[rule]} | memory={PLAIN}" for rule in ("mask_int8", "mask_ternary")}
 TASKS: dict[str, Task] = {**SPARSE, **{name: accuracy_tasks.TASKS[name] for name in ("mnist", "cifar")}, **PRUNED}
 RULES = {name: ROWS if name in SPARSE else MASKED if name in PRUNED else SELECTED for name in TASKS}
 BASE = {name: "raw" if name in SPARSE else "dense" if name in PRUNED else "allgather" for name in TASKS}

@@ -29,7 +29,7 @@ from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.lab import measure
-from sparsewire.lab.traffic import Tally
+from sparsewire.lab.volume import Tally
 from sparsewire.schedule import Settings
 from sparsewire.torch.bucket import to_coo
 from sparsewire.torch.optimizers import fit_optimizer
