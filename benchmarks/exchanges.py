@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import training
-from accuracy_tasks import Task
+from accuracy_tasks import HIGHER, Task
 from exchanges_picture import draw
 from exchanges_tasks import BASE, RULES, TASKS, embedded
 from script import add_arguments, run_script
@@ -100,11 +100,11 @@ EXCHANGES = Comparison(TASKS, plan, compared)
 def line(name: str, rule: str, some: Sequence[Row], base: float | None) -> list[str]:
     means = {key: statistics.fmean(row[key] for row in some) for key in ("score", "difference", "compressed", "others")}
     differences = [EXCHANGES.points(name, row["difference"], "+") for row in some]
-    apart = rule != "dense"
+    apart, relative = rule != "dense", TASKS[name].score not in HIGHER
     return [
         name, rule, EXCHANGES.points(name, means["score"]),
         EXCHANGES.points(name, means["difference"], "+") if apart else "", " ".join(differences) if apart else "",
-        f"{means['difference'] / (means['score'] - means['difference']):+.1%}" if apart else "",
+        f"{means['difference'] / (means['score'] - means['difference']):+.1%}" if apart and relative else "",
         f"{means['compressed'] / 1e6:.2f}", f"{means['others'] / 1e6:.2f}" if means["others"] else "",
         f"{means['compressed'] / base:.1%}" if base else "",
         f"{statistics.fmean(row['cpu_seconds'] for row in some):.0f}",
@@ -126,9 +126,8 @@ def show(result: Row) -> str:
     trained = list(dict.fromkeys((row["task"], row["rule"]) for row in result["rows"]))
     schemes = dict.fromkeys(f"{rule}: {RULES[name][rule]}" for name, rule in trained if RULES[name][rule])
     base = ", ".join(dict.fromkeys(f"{BASE[name]} ({name})" for name, _ in trained))
-    return "\n".join(
-        [*EXCHANGES.about(result), *schemes, f"base: {base}", "", table(headers, [*lines(result["rows"])])]
-    )
+    shown = table(headers, [*lines(result["rows"])])
+    return "\n".join([*EXCHANGES.about(result), *schemes, f"base: {base}", "", shown])
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
