@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,10 +86,17 @@ class MPICommunicator(Communicator):
 
     def close(self) -> None:
         """Collective, as freeing a communicator is; a group that timed out is left for the process's end."""
+        self._close_splits()
         self._slots.clear()
         if not self._unusable:
             self._unusable = "the communicator is closed"
             self._comm.Free()
+
+    def _part(self, members: Sequence[int]) -> MPICommunicator:
+        split = self._comm.Split(members[0], self.rank)
+        part = MPICommunicator(split, self._timeout)
+        split.Free()
+        return part
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         self._collective("all_gather", mine.size, self._comm.Iallgather, mine, everyone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..errors import CommError, CommTimeout
 from .base import Array, Bytes, BytesLike, Communicator, as_bytes, check_peer, check_reducible, check_root
+from .groups import new_group
 from .slots import HEADER, SMALL, SlotGather, length_of, pack, unpack
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
@@ -38,6 +39,7 @@ class TorchCommunicator(Communicator):
         self._slots = SlotGather(self.size, self._gather_equal)
         self._closed = False
         self._abandoned: list[Any] = []
+        self._own = False  # whether the group ends with this communicator
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         return self._count(self._slots(data, channel))
@@ -83,10 +85,21 @@ class TorchCommunicator(Communicator):
 
     def close(self) -> None:
         """Lets go of the group, whose sockets close with the last reference, and only then of what it may write to."""
+        self._close_splits()
         self._closed = True
-        self._group = None
+        group, self._group = self._group, None
+        if self._own and group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+        del group
         self._abandoned.clear()
         self._slots.clear()
+
+    def _part(self, members: Sequence[int]) -> TorchCommunicator:
+        parent = self._group or dist.group.WORLD
+        assert parent is not None
+        part = TorchCommunicator(new_group(parent, [self._global(rank) for rank in members], "split"), self._device)
+        part._own = True
+        return part
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         source, target = self._stage(mine), self._stage(everyone, filled=False)
