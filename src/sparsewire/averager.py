@@ -25,12 +25,12 @@ from .layout import Buffer, Layout, Open, Segment, Slice, clipped, has_gradient,
 from .memory import Residual
 from .model_select import ModelSelect
 from .momentum import follow_rate, hand_out
+from .nodes import LOSSLESS, nodes
 from .schedule import Settings
-from .scheme import Scheme, scheme
+from .scheme import Scheme
 from .sparse import Sparse
 from .states import STATE_VERSION, States, check_state
 
-LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
 ITEM_SIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -38,7 +38,9 @@ class Averager:
     """One rank's part in a training. Every rank puts the same tensors in the same order."""
 
     def __init__(self, comm: Communicator, settings: Settings) -> None:
-        self.comm, self.settings = comm, settings
+        self.settings = settings
+        self.connect(comm)
+        self.settings = settings.of_part(self.nodes.grid.parts)
         self.step, self.scale = 0, settings.scale() if settings.scale is not None else 1.0
         self.states, self.clock = States(), Clock()
         self.sparse_means: dict[str, Sparse] = {}
@@ -47,8 +49,12 @@ class Averager:
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._model = ModelSelect()
         self._open: list[Open] = []
-        self._sparse: list[tuple[Piece, Outcome]] = []
+        self._sparse: list[tuple[Piece, Outcome, Sparse]] = []
         self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
+
+    def connect(self, comm: Communicator) -> None:
+        """These are the ranks from now on. Every one of them calls it."""
+        self.comm, self.nodes = comm, nodes(comm, self.settings)
 
     @property
     def scheme(self) -> Scheme | None:
@@ -86,7 +92,8 @@ class Averager:
         self._follow()
         self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
         plan, memory = self.scheme, self.settings.schedule.scheme.memory
-        buffers = [follow_rate(buffer, self.states.means, self.settings, memory) for buffer in buffers]
+        parts = self.nodes.take(buffers, self.clock)
+        buffers = [follow_rate(buffer, self.states.means, self.settings, memory) for buffer in parts]
         self._open += [self._average(buffer) for buffer in buffers] if plan is None else self._exchange(buffers, plan)
 
     def put_sparse(self, name: str, x: Sparse) -> None:
@@ -100,8 +107,9 @@ class Averager:
         self._follow()
         self._bytes_dense += x.numel * ITEM_SIZE[x.dtype]
         plan = self._sparse_plan or LOSSLESS
-        piece = Piece(name, x, x.shape, x.dtype, self.states.of_sparse(name, x, plan.memory.buffers))
-        self._sparse.append((piece, self._run([piece], plan)[0]))
+        part = self.nodes.take_sparse(name, x, self.clock)
+        piece = Piece(name, part, part.shape, part.dtype, self.states.of_sparse(name, part, plan.memory.buffers))
+        self._sparse.append((piece, self._run([piece], plan)[0], x))
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[Open]:
         opened, pieces = [], []
@@ -128,13 +136,13 @@ class Averager:
         plan, numbers = self.settings.schedule.scheme, buffer.read()
         owed = np.concatenate([self._owed(item, numbers, plan) for item in buffer.slices])
         with self.clock("dense"):
-            mean = self.comm.all_reduce(owed) / owed.dtype.type(self.comm.size)
+            mean = self.nodes.across.all_reduce(owed) / owed.dtype.type(self.nodes.across.size)
         finite = kernels.all_finite(mean, threads=kernels.threads)
         dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
         return Open(buffer, Layout((), buffer.slices), [], dense, True, finite)
 
     def _run(self, pieces: list[Piece], plan: Scheme) -> list[Outcome]:
-        turn = Turn(plan, self.comm, self.step, self.settings.seed, self.clock)
+        turn = Turn(plan, self.nodes.across, self.step, self.settings.seed, self.clock)
         return list(plan.exchange.exchange(pieces, turn)) if pieces else []
 
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
@@ -159,7 +167,7 @@ class Averager:
     def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
         """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
         x = numbers[item.start : item.stop]
-        known = plan.memory.remembers_dense and self.settings.is_sparse(item.name, item.size)
+        known = plan.memory.remembers_dense and self.settings.is_sparse(item.name, item.whole)
         if not known and item.name not in self.states.by_name:
             return x.copy()
         return plan.memory.total(self.states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
@@ -181,16 +189,16 @@ class Averager:
         self._put_clipped()
         self._send_chosen()
         finite = self._reduce_dense() and all(one.finite for one in self._open)
-        outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(last for _, last in self._sparse)]
-        return finite and all(outcome.finite for outcome in outcomes)
+        outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(found for _, found, _ in self._sparse)]
+        return self.nodes.agree(finite and all(outcome.finite for outcome in outcomes))
 
     def commit(self, finite: bool) -> bool:
-        """The rest of `finish`: what the ranks know already is written."""
+        """The rest of `finish`: what the ranks know already is written, and on a machine with several of them shared."""
         plan = self.scheme
         self._model.keep(finite)
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
-        self.sparse_means = {one.name: self._finish_sparse(one, outcome, finite) for one, outcome in self._sparse}
+        self.sparse_means = {one.name: self._finish_sparse(one, *found, finite) for one, *found in self._sparse}
         self.abandon()
         self.step, self.was_sparse = self.step + 1, plan is not None
         if self.settings.on_step is not None:
@@ -223,7 +231,7 @@ class Averager:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
         pairs = [pair for one in self._open if not one.reduced for pair in one.dense]
         with self.clock("dense"):
-            return average_dense([values for _, values in sorted(pairs, key=lambda pair: pair[0].name)], self.comm)
+            return average_dense([values for _, values in sorted(pairs, key=lambda pair: pair[0].name)], self.nodes.across)
 
     def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
         numbers = one.buffer.read()
@@ -248,17 +256,17 @@ class Averager:
 
     def _settle(self, item: Slice, x: Array, mean: Array, plan: Scheme) -> None:
         """What was owed of a parameter that travelled dense is paid."""
-        if plan.memory.buffers and self.settings.is_sparse(item.name, item.size) and item.name in self.states.by_name:
+        if plan.memory.buffers and self.settings.is_sparse(item.name, item.whole) and item.name in self.states.by_name:
             plan.memory.keep_dense(self.states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
         else:
             self.states.drop(item.name)
 
-    def _finish_sparse(self, piece: Piece, outcome: Outcome, finite: bool) -> Sparse:
+    def _finish_sparse(self, piece: Piece, outcome: Outcome, x: Sparse, finite: bool) -> Sparse:
         plan = self._sparse_plan
         if finite and plan is not None:
             with self.clock("keep"):
                 piece.keep(plan, outcome)
-        return outcome.mean_sparse()
+        return self.nodes.give_sparse(piece.name, outcome.mean_sparse(), x, self.clock)
 
     # --- state ---
 
@@ -276,14 +284,16 @@ class Averager:
 
     def stats(self) -> dict[str, Any]:
         """Totals: steps, bytes to and from the engine, bytes of dense steps, seconds by stage, ways exchanges took."""
+        traffic = self.comm.traffic()
         return {
             "steps": self.step,
             "select_per": self.settings.select_per,
-            "bytes_sent": self.comm.bytes_sent,
-            "bytes_received": self.comm.bytes_received,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
             "bytes_dense": self._bytes_dense,
             "seconds": dict(self.clock.seconds),
             "counts": dict(self.clock.counts),
+            **self.nodes.stats(),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -298,11 +308,12 @@ class Averager:
             "buffers": self.states.saved(),
             "means": self.states.saved_means(),
             "selection": self._model.saved(),
+            "nodes": self.nodes.grid.facts(self.comm.rank),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state, in the loss's present scale."""
-        check_state(state, self.comm.rank, self.comm.size, self.settings.schedule.scheme.memory)
+        check_state(state, self.comm.rank, self.nodes.grid, self.settings.schedule.scheme.memory)
         scale = self.scale
         self.states.load(state["buffers"], state.get("means", {}))
         self.step, self.scale = int(state["step"]), float(state["scale"])

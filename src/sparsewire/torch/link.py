@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ..averager import Averager
 from ..comm import Communicator
 from ..errors import InputError, add_note
+from ..grid import Grid
 from ..host import to_host
 from ..kernels.scratch import Kept
 from ..schedule import Settings
@@ -63,12 +64,17 @@ class Link:
         return self.averager.step
 
     @property
+    def grid(self) -> Grid:
+        """Which ranks share a machine, where these average first."""
+        return self.averager.nodes.grid
+
+    @property
     def attached(self) -> bool:
         return self._hook.link is self
 
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
-        and seconds by stage on the courier's thread."""
+        and seconds by stage on the courier's thread; with `nodes`, what of it went between machines."""
         return self.averager.stats()
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,9 +142,18 @@ class Link:
         sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for parameter, name in self._names.items()}
         for name, buffers in state.get("buffers", {}).items():
             for kept in buffers.values():
-                found = math.prod(kept["shape"]) if isinstance(kept, Mapping) else kept.size
-                if sizes.get(name) != found:
-                    raise InputError(f"the state has {found} numbers for {name!r}, the model {sizes.get(name)}")
+                table = isinstance(kept, Mapping)
+                found = math.prod(kept["shape"]) if table else kept.size
+                due = self._part_size(sizes.get(name), int(kept["width"]) if table else None)
+                if due != found:
+                    raise InputError(f"the state has {found} numbers for {name!r}, the model {due}")
+
+    def _part_size(self, size: int | None, width: int | None) -> int | None:
+        """Numbers that this rank keeps of a parameter; tables are cut between rows."""
+        if size is None:
+            return None
+        start, stop = self.grid.range(size, self.comm.rank, width)
+        return stop - start
 
     # --- what the courier does ---
 
