@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,7 @@ TARGETS = {"100mbit": 18.0, UNLIMITED: 1 / 1.3}  # speed relative to plain DDP
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rate", type=_rate, action="append", help="100mbit, 1gbit, unlimited; may be repeated")
+    parser.add_argument("--rate", type=read_rate, action="append", help="100mbit, 1gbit, unlimited; may be repeated")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--model-size", choices=MODELS, default="25M")
     parser.add_argument("--scheme", default=bench_train.SCHEME)
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _rate(word: str) -> str:
+def read_rate(word: str) -> str:
     if word != UNLIMITED and (word[-4:] not in UNITS or not word[:-4].isdecimal() or int(word[:-4]) < 1):
         raise argparse.ArgumentTypeError(f"{word!r} is not a rate: 100mbit, 1gbit or {UNLIMITED}")
     return word
@@ -141,22 +141,28 @@ def show(result: dict[str, Any]) -> str:
     return f"links of {result['rate']}\n{bench_train.show(result)}{goal}\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
+def guarded(script: str, work: Callable[[], list[dict[str, Any]]]) -> tuple[int, list[dict[str, Any]]]:
+    """(exit status, results); an error or an obstacle is said, and the namespaces are removed whatever happens."""
     problem = obstacle() or (None if measure.has("torch") else "torch is not installed")
     if problem:
-        print(f"network.py: {problem}", file=sys.stderr)
-        return CANNOT
+        print(f"{script}: {problem}", file=sys.stderr)
+        return CANNOT, []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` removes the namespaces
     try:
-        results = [run(rate, options) for rate in options.rate or ["100mbit"]]
+        return 0, work()
     except SparsewireError as error:
-        print(f"network.py: {error}", file=sys.stderr)
-        return 2
+        print(f"{script}: {error}", file=sys.stderr)
+        return 2, []
     except KeyboardInterrupt:
-        return 130
-    publish("\n".join(map(show, results)), results, options.json)
-    return int(options.check and any(result["met"] is False for result in results))
+        return 130, []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    status, results = guarded("network.py", lambda: [run(rate, options) for rate in options.rate or ["100mbit"]])
+    if results:
+        publish("\n".join(map(show, results)), results, options.json)
+    return status or int(options.check and any(result["met"] is False for result in results))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,11 @@ class Grid:
         """(machine, part)."""
         return next((number, ranks.index(rank)) for number, ranks in enumerate(self.machines) if rank in ranks)
 
+    def peers(self, rank: int) -> list[int]:
+        """The ranks that have the same part as this one, machine by machine."""
+        part = self.place(rank)[1]
+        return [ranks[part] for ranks in self.machines]
+
     def bounds(self, size: int, unit: int | None = None) -> list[int]:
         """Where a tensor of this size is cut, its beginning and its end included.
 

@@ -203,7 +203,8 @@ def check_state(state: Mapping[str, Any], rank: int, grid: Grid, memory: Memory)
     """Whether a saved state is this rank's and of this memory."""
     if state.get("version") != STATE_VERSION:
         raise InputError(f"a sparsewire state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
-    there, here = _whose(state["rank"], state["world_size"], state.get("nodes")), _whose(rank, grid.size, grid.facts(rank))
+    here = _whose(rank, grid.size, grid.facts(rank))
+    there = _whose(state["rank"], state["world_size"], state.get("nodes"))
     if there != here:
         raise InputError(
             f"this is the state of {there}, here is {here}: "

@@ -84,6 +84,7 @@ class Link:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state. For another number of ranks, `sparsewire.torch.load` deals it out."""
         arrays = to_arrays(state)
+        self.averager.check_state(arrays)
         self._check_sizes(arrays)
         self.averager.load_state_dict(arrays)
 
@@ -122,7 +123,9 @@ class Link:
     def _fail(self, error: BaseException) -> BaseException:
         """What the courier calls when its work fails."""
         failed = self._group.fail(error)
-        add_note(failed, f"sparsewire: on rank {self.comm.rank}, at step {self.step}")
+        peers = self.grid.peers(self.comm.rank)
+        where = "" if len(peers) == self.comm.size else f"; in an exchange, a rank is its place in {peers}"
+        add_note(failed, f"sparsewire: on rank {self.comm.rank}, at step {self.step}{where}")
         return failed
 
     def __enter__(self) -> Link:
