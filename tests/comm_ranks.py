@@ -122,6 +122,8 @@ def what_some_engine_cannot_carry_is_refused_by_all(comm: Communicator) -> None:
             comm.recv(peer)
     with pytest.raises(CommArgumentError):
         comm.broadcast(b"", comm.size)
+    with pytest.raises(CommArgumentError, match="split"):
+        comm.split(-1)
 
 
 def broadcast_brings_the_roots_bytes(comm: Communicator) -> None:

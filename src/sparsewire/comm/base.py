@@ -90,6 +90,8 @@ class Communicator(ABC):
         >>> run_ranks(4, lambda comm: repr(comm.split(comm.rank % 2)))[2]
         'ThreadCommunicator(rank=1, size=2)'
         """
+        if not 0 <= color < 2**63:
+            raise CommArgumentError(f"split: a color is 0 or more and below 2**63, not {color}")
         mine = color.to_bytes(8, "little")
         colors = [bytes(part) for part in self.all_gather(mine, "split")]
         part = self._part([rank for rank, other in enumerate(colors) if other == mine])

@@ -73,7 +73,7 @@ class Arm:
         self.bytes.append(self._estimate(self.handed[-1]) if now is None or sent is None else now - sent)
 
     def report(self) -> dict[str, Any]:
-        """Per step: loss, seconds, bytes sent by this rank; the mean seconds of each of the link's stages; its nodes."""
+        """Per step: loss, seconds, bytes sent by this rank; mean seconds of each of the link's stages; its nodes."""
         steps = max(1, len(self.seconds))
         stages = {name: (spent - self._before.get(name, 0.0)) / steps for name, spent in self._stages().items()}
         nodes = {} if self.link is None else self.link.stats().get("nodes", {})
