@@ -35,8 +35,8 @@ def inside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
     """How a machine's ranks add up: in memory that they share, or, where there is none, by the engine."""
     if request.param == "engine":
         monkeypatch.setattr(shared, "FOLDER", tmp_path / "nowhere")
-    monkeypatch.setattr(shared, "HALF", 2**10)
-    monkeypatch.setattr(shared, "LEAST", 2**8)  # a few turns for a tensor
+    for name, value in {"FIRST": 2**9, "MOST": 2**11, "LEAST": 2**6}.items():  # a few turns for a tensor
+        monkeypatch.setattr(shared, name, value)
     return str(request.param)
 
 
@@ -384,6 +384,33 @@ def test_memory_that_is_not_there_is_not_promised(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shared, "FOLDER", tmp_path)
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert run_ranks(2, SharedMemory.open) == [None, None]
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_grows_with_the_arrays_as_far_as_it_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A larger one has fewer turns; where there is no room for it, half of it is tried."""
+    make, asked = shared._make, []
+
+    def limited(size: int) -> Path | None:
+        asked.append(size)
+        return make(size) if size < 3 * 2**20 else None
+
+    def fn(comm: Communicator) -> int:
+        memory = SharedMemory.open(comm)
+        assert memory is not None
+        for size in (10, 10, 300_000, 2_000_000, 2_000_000, 6):
+            cuts, mine = Cuts((((0, size // 2),), ((size // 2, size),)), size), np.empty(size // 2, np.float32)
+            array = np.arange(size, dtype=np.float32)
+            memory.add_up(array * np.float32(comm.rank + 1), cuts, mine)
+            assert same_bits(mine, np.float32(3) * array[slice(*cuts.ranges[comm.rank][0])])
+        return int(memory._halves.nbytes)
+
+    monkeypatch.setattr(shared, "FOLDER", tmp_path)
+    monkeypatch.setattr(shared, "_make", limited)
+    monkeypatch.setattr(shared, "FIRST", 2**17)
+    sizes = run_ranks(2, fn)
+    assert sizes[0] == sizes[1] == max(size for size in asked if size < 3 * 2**20)
+    assert len(asked) == len(set(asked)) < 10
     assert not list(tmp_path.iterdir())
 
 

@@ -24,7 +24,7 @@ from ..errors import CommMismatch
 from .base import Array, Bytes, Communicator
 
 FOLDER = Path("/dev/shm")
-HALF = 2**24  # bytes, where that leaves every pair of ranks LEAST
+FIRST, MOST = 2**20, 2**26  # bytes of a half: at first, and at most; more where a pair of ranks had less than LEAST
 LEAST = 2**15
 HEAD = 64  # bytes before each rank's place: what it is about to write
 
@@ -74,24 +74,31 @@ class SharedMemory:
     def __init__(self, comm: Communicator, memory: mmap.mmap) -> None:
         self.bytes_written = 0
         self._comm, self._turn = comm, 0
-        self._halves: Bytes = np.frombuffer(memory, np.uint8).reshape(2, comm.size, -1)
+        self._most = MOST
+        self._use(memory)
+
+    def _use(self, memory: mmap.mmap) -> None:
+        self._halves: Bytes = np.frombuffer(memory, np.uint8).reshape(2, self._comm.size, -1)
 
     @classmethod
     def open(cls, comm: Communicator) -> SharedMemory | None:
         """Every rank calls it; None on all of them if any cannot have it."""
-        place = HEAD + max(LEAST, HALF // comm.size**2 // HEAD * HEAD) * comm.size
-        path = _make(2 * comm.size * place) if comm.rank == 0 else None
-        try:
-            name = comm.broadcast(os.fsencode(path or ""))
-            memory = _map(Path(os.fsdecode(name)), 2 * comm.size * place) if name else None
-            everyone = comm.all_gather(b"ok" if memory is not None else b"", "shared memory")
-        finally:
-            if path is not None:
-                path.unlink()
-        return cls(comm, memory) if memory is not None and all(map(len, everyone)) else None
+        memory = _allocate(comm, FIRST)
+        return None if memory is None else cls(comm, memory)
+
+    def _grow(self, nbytes: int) -> None:
+        """Makes room for an array in one turn, up to a limit: every turn is a barrier. Every rank does the same."""
+        wanted = min(self._most, nbytes * self._comm.size)
+        while 2 * self._halves[0].nbytes <= wanted:
+            memory = _allocate(self._comm, wanted)
+            if memory is not None:
+                self._use(memory)
+                break
+            wanted = self._most = wanted // 2
 
     def add_up(self, array: Array, cuts: Cuts, out: Array) -> None:
         """This rank's part of the sum over the ranks: its own numbers and then the others', in their order."""
+        self._grow(array.nbytes)
         size, rank = self._comm.size, self._comm.rank
         width = (self._halves.shape[2] - HEAD) // size // array.itemsize
         done = 0
@@ -151,6 +158,20 @@ def _place(window: Array, array: Array, runs: Sequence[Run]) -> None:
 
 def _count(runs: Sequence[Run]) -> int:
     return sum(stop - start for start, stop, _ in runs)
+
+
+def _allocate(comm: Communicator, half: int) -> mmap.mmap | None:
+    """Two halves of about this size, on all ranks or on none."""
+    place = HEAD + max(LEAST, half // comm.size**2 // HEAD * HEAD) * comm.size
+    path = _make(2 * comm.size * place) if comm.rank == 0 else None
+    try:
+        name = comm.broadcast(os.fsencode(path or ""))
+        memory = _map(Path(os.fsdecode(name)), 2 * comm.size * place) if name else None
+        everyone = comm.all_gather(b"ok" if memory is not None else b"", "shared memory")
+    finally:
+        if path is not None:
+            path.unlink()
+    return memory if all(map(len, everyone)) else None
 
 
 def _make(size: int) -> Path | None:
