@@ -22,5 +22,9 @@ ROWS = {
     for row in [
         Row("allgather"),
         Row("root(rank=0)", collectives=None),
+        Row("reduce_scatter(route=direct)"),
+        Row("reduce_scatter(route=log)", collectives=1),
+        Row("sketch", collectives=3),
+        Row("sketch(rows=3, volume=0.3, decode=median, by=row)", collectives=3),
     ]
 }

@@ -106,8 +106,7 @@ class Nodes(Flat):
         if self.memory is not None:
             self.memory.add_up(whole, part.cuts, part.numbers)
         else:
-            total = self.inside.all_reduce(whole)
-            part.numbers[:] = np.concatenate([total[start:stop] for start, stop in part.cuts.ranges[self.inside.rank]])
+            self._add_up(whole, part)
         with np.errstate(all="ignore"):
             part.numbers /= part.numbers.dtype.type(self.inside.size)
 
@@ -116,6 +115,16 @@ class Nodes(Flat):
                 self._give(buffer, part, means)
 
         return Buffer(part.slices, buffer.dtype, lambda: part.numbers, write)
+
+    def _add_up(self, whole: Array, part: _Part) -> None:
+        """Through the engine, in the same order as in shared memory."""
+        parts = [np.concatenate([whole[start:stop] for start, stop in ranges]) for ranges in part.cuts.ranges]
+        theirs = self.inside.all_to_all(parts, part.name)
+        part.numbers[:] = parts[self.inside.rank]
+        with np.errstate(all="ignore"):
+            for rank, numbers in enumerate(theirs):
+                if rank != self.inside.rank:
+                    part.numbers += np.frombuffer(numbers, whole.dtype)
 
     def _give(self, buffer: Buffer, part: _Part, means: Array) -> None:
         whole = buffer.read()

@@ -79,8 +79,19 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
     return Recipe("nonzero | indices=best | values=raw | memory=none", local)
 
 
+def spardl(ratio: str = "1%") -> Recipe:
+    """SparDL (arXiv 2304.00737): top-k by a sparse reduce-scatter in ⌈log2 ranks⌉ rounds, nothing lost on the way."""
+    return Recipe(f"topk({ratio}) | values=raw | memory=residual | exchange=reduce_scatter(route=log)")
+
+
+def s2(volume: str = "0.25", rows: str = "1", decode: str = "project", select: str = "nonzero") -> Recipe:
+    """S2 Reducer (arXiv 2110.02140): a sketch of the non-zeros, or of any selection, that an all_reduce sums."""
+    table = f"sketch(rows={rows}, volume={volume}, decode={decode}, by=row)"
+    return Recipe(f"{select} | indices=best | values=raw | memory=residual | exchange={table}")
+
+
 PRESETS: dict[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco)
+    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco, spardl, s2)
 }
 
 

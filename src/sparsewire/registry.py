@@ -28,7 +28,7 @@ PACKAGES = {
         "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid Distinct",
     ),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
-    "exchange": ("exchange", "AllGather Root"),
+    "exchange": ("exchange", "AllGather Root ReduceScatter Sketch"),
 }
 ENTRY_POINTS = "sparsewire.codecs"
 

@@ -54,6 +54,14 @@ class Communicator(ABC):
         """
 
     @abstractmethod
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        """What every rank has for this one, in rank order: `parts` has a payload for each, and lengths may differ.
+
+        The own part comes back as it is and is no traffic. Views and channels are as in `all_gather`: while every
+        pair's payloads keep about their size, one collective moves them.
+        """
+
+    @abstractmethod
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         """A new array, combined over the ranks by `sum`, `max` or `bor`; the same bits on every rank."""
 
@@ -137,6 +145,11 @@ def check_reducible(array: Array, op: str) -> None:
         raise CommArgumentError(f"all_reduce does not carry {array.dtype}")
     if op == "bor" and array.dtype.kind == "f":
         raise CommArgumentError(f"bor needs integers, not {array.dtype}")
+
+
+def check_parts(comm: Communicator, parts: Sequence[BytesLike]) -> None:
+    if len(parts) != comm.size:
+        raise CommArgumentError(f"all_to_all takes a payload for each of {comm.size} ranks, not {len(parts)}")
 
 
 def check_root(comm: Communicator, root: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ..codec import decode_parsed
+from ..comm import Communicator
 from ..errors import FrameError, PeerError
 from ..piece import Piece
 from ..scheme import from_record
@@ -12,26 +14,66 @@ from ..sparse import Sparse
 from ..transform import Identity
 from ..wire import Frame, unpack_message
 
+NEVER_SENT = "it failed before it could send"
+FAILED, FINITE, SPOILED = b"\0", b"\1", b"\2"  # how a message begins that may be a notice
+
+
+def notice(error: BaseException, rank: int) -> bytes:
+    """Why this rank has nothing to send, for those that wait for it."""
+    text = str(error) if isinstance(error, PeerError) else f"rank {rank}: {error or type(error).__name__}"
+    return FAILED + text.encode()[:1000]
+
+
+def check_notice(message: bytes | memoryview) -> None:
+    if message[:1] == FAILED:
+        raise PeerError(bytes(message[1:]).decode(errors="replace"))
+
 
 def read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
     """What another rank sent of the same pieces; anything else is a `PeerError` that names it."""
-    return read_frames(message, pieces, own, rank, lambda piece: piece.dtype)
+    return read_frames(message, pieces, own, rank, own_dtype)
 
 
 def read_frames(
     message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int, dtype: Callable[[Piece], str]
 ) -> list[Sparse]:
+    with blaming(rank):
+        return [decode_parsed(frame) for frame in parse(message, pieces, own, dtype)]
+
+
+def parse(
+    message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], dtype: Callable[[Piece], str]
+) -> list[Frame]:
+    """A message's frames, if they are of the tensors that are due."""
+    if not len(message):
+        raise FrameError(NEVER_SENT)
+    frames = unpack_message(message, max(map(_numel, pieces), default=0))
+    _check_tensors(frames, pieces, dtype)
+    for frame, mine in zip(frames, own, strict=True):
+        if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
+            raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
+    return frames
+
+
+@contextmanager
+def blaming(rank: int) -> Iterator[None]:
+    """What is wrong with a rank's bytes is a `PeerError` that names it."""
     try:
-        if not len(message):
-            raise FrameError("it failed before it could send")
-        frames = unpack_message(message, max(map(_numel, pieces), default=0))
-        _check_tensors(frames, pieces, dtype)
-        for frame, mine in zip(frames, own, strict=True):
-            if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
-                raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
-        return [decode_parsed(frame) for frame in frames]
+        yield
     except FrameError as error:
         raise PeerError(f"rank {rank}: {error}") from error
+
+
+def gather(mine: bytes, comm: Communicator, channel: str) -> list[memoryview]:
+    """Every rank's message, if this rank's came back as it was."""
+    messages = comm.all_gather(mine, channel)
+    if bytes(messages[comm.rank]) != mine:  # comparing the view itself would go byte by byte
+        raise PeerError(f"rank {comm.rank}: its message came back changed")
+    return messages
+
+
+def own_dtype(piece: Piece) -> str:
+    return piece.dtype
 
 
 def _numel(piece: Piece) -> int:
