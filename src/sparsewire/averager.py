@@ -139,7 +139,8 @@ class Averager:
 
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
         x = numbers[segment.start : segment.stop]
-        return Piece(segment.name, x, (x.size,), dtype, self.states.of(segment, plan.memory.buffers, x.dtype))
+        shape = self.settings.shape(segment.name, x.size, plan)
+        return Piece(segment.name, x, shape, dtype, self.states.of(segment, plan.memory.buffers, x.dtype))
 
     def _pieces(self, opened: Sequence[Open], plan: Scheme) -> Iterator[Piece]:
         for one in opened:

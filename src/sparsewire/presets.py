@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from . import registry
@@ -79,9 +80,38 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
     return Recipe("nonzero | indices=best | values=raw | memory=none", local)
 
 
+def superneurons(theta: str = "0.85", bits: str = "10", chunk: str = "4096") -> Recipe:
+    """SuperNeurons (arXiv 1811.08596): the largest Fourier coefficients, all but the share theta, as range-based floats."""
+    ratio = 1 - _number(theta, "superneurons(theta=…)")
+    if not 0 < ratio <= 1:
+        raise SchemeError(f"superneurons(theta=…) lies in 0 ≤ theta < 1, not {theta!r}")
+    transform, values = f"fft(chunk={chunk})", f"range_float(bits={bits})"
+    return Recipe(
+        f"topk(ratio={float(ratio)}) | transform={transform} | indices=rice | values={values} | memory=residual"
+    )
+
+
+def demo(topk: str = "32", chunk: str = "64", decay: str = "0.999") -> Recipe:
+    """DeMo (arXiv 2411.19870): the largest cosine coefficients of every tile, a decayed residual as its momentum.
+
+    The optimizer applies the sign of the mean.
+    """
+    select = f"chunk_topk(k={topk}, chunk={_steps(chunk, 'demo(chunk=…)') ** 2})"
+    transform = f"dct(block={chunk}, two_dimensional=true)"
+    return Recipe(f"{select} | transform={transform} | indices=best | values=entropy | memory=residual(decay={decay})")
+
+
 PRESETS: dict[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco)
+    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco, superneurons, demo)
 }
+
+
+def _number(word: str, owner: str) -> Decimal:
+    try:
+        found = Decimal(word[:-1]) / 100 if word.endswith("%") else Decimal(word)
+    except InvalidOperation:
+        raise SchemeError(f"{owner} takes a number, not {word!r}") from None
+    return found if found.is_finite() else Decimal(-1)
 
 
 def _steps(word: str, owner: str) -> int:
