@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
 
 from .reference import Array
+
+
+LITTLE = 2**20  # bytes that need not be saved
 
 
 class Kept:
@@ -25,6 +29,25 @@ class Kept:
 
 
 _local = threading.local()
+_free: list[Array] = []  # the memory of the last array of `recycled` that nobody has any more
+
+
+def recycled(size: int, dtype: Any) -> Array:
+    """An array as `np.empty` gives it, perhaps in memory that an earlier one had until nobody held it any longer."""
+    needed = size * np.dtype(dtype).itemsize
+    try:
+        memory = _free.pop()
+    except IndexError:
+        memory = np.empty(needed, np.uint8)
+    if not needed <= memory.size <= 2 * needed + LITTLE:
+        memory = np.empty(needed, np.uint8)
+    made: Array = np.frombuffer(memory.data, dtype, size)  # views of it keep it, and it alone keeps the memory
+    weakref.finalize(made, _give_back, memory).atexit = False
+    return made
+
+
+def _give_back(memory: Array) -> None:
+    _free[:] = [memory]
 
 
 def scratch(size: int, dtype: Any) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 from .. import kernels
 from ..contract import Transform
 from ..kernels import Array
+from ..kernels.scratch import recycled
 from ..sparse import entries
 
 TOGETHER = 2**17  # numbers that are transformed at once: they and their temporaries stay in the cache
@@ -73,20 +74,20 @@ class Chunked(Transform):
         return (full * self.numbers(self.length) + self.numbers(rest)) // self.width
 
     def forward(self, x: Array) -> Array:
-        out = np.empty(self.size(x.size) * self.width, x.dtype)
+        out = recycled(self.size(x.size) * self.width, x.dtype)
         for part in self._parts(x.size):
             guarded(self.analyse, x[part.elements], out[part.coefficients], part.chunks)
         return out
 
     def inverse(self, coefficients: Array, numel: int) -> Array:
-        out = np.empty(numel, coefficients.dtype)
+        out = recycled(numel, coefficients.dtype)
         for part in self._parts(numel):
             guarded(self.restore, coefficients[part.coefficients], out[part.elements], part.chunks)
         return out
 
     def inverse_sparse(self, indices: Array, values: Array, numel: int) -> Array:
         """Coefficients are written out for a few chunks at a time."""
-        out, parts, width = np.empty(numel, values.dtype), list(self._parts(numel)), self.width
+        out, parts, width = recycled(numel, values.dtype), list(self._parts(numel)), self.width
         firsts = np.array([part.coefficients.start // width for part in parts], indices.dtype)
         places = [*np.searchsorted(indices, firsts).tolist(), indices.size]
         for part, first, start, stop in zip(parts, firsts, places[:-1], places[1:], strict=True):

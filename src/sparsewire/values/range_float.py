@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,8 @@ from . import codes as packing
 AUTO = "auto"
 LEAST_BITS, MOST_BITS = 2, 16
 SAMPLE = 2**16  # values that tell which mantissas are worth a look at all of them
-NEAR = 4.0  # how many times the sample's smallest squared error a mantissa may have to be looked at
+LIFTS = {"float32": (2.0**-90, 2.0**100), "float64": (2.0**-900, 2.0**1000)}  # where all are below, times what
+NEAR = 3.0  # how many times the sample's smallest squared error a mantissa may have to be looked at
 Side = tuple[int, int, int]  # as kernels take it: bits of the largest number, numbers, bits from which on none is zero
 
 
@@ -65,7 +66,8 @@ class Grid(NamedTuple):
 
 
 def _side(top: int, count: int, shift: int, dtype: np.dtype[np.floating]) -> Side:
-    count = min(count, ((top - 1) >> shift) + 1) if top else 0
+    octave = 1 << int(np.finfo(dtype).nmant)  # the bits of the smallest normal number
+    count = min(count, ((top - octave) >> shift) + 1) if top else 0
     return top, count, _halved(top - ((count - 1) << shift), dtype) if count else kernels.magnitude_edge(np.inf, dtype)
 
 
@@ -103,21 +105,20 @@ class RangeFloat(ValueCodec):
         if not kernels.all_finite(values):
             return self._not_finite(values, ctx)
         extremes = np.array([max(values.max(), 0), min(values.min(), 0)], values.dtype)
-        fit = Fit(values, _range_of(extremes))
+        lift = _lift(extremes)
+        lifted = values if lift == 1 else values * lift
+        fit = Fit(lifted, _range_of(extremes * lift))
         bits, mantissa = self._settled(fit)
-        grid = Grid.of(fit.range, bits, mantissa, values.dtype)
-        codes = kernels.range_float_encode(values, *grid)
-        head = bytes([bits, mantissa])
-        return join(head, extremes, packing.pack(codes, bits, ctx)), kernels.lookup(codes, grid.numbers(values.dtype))
+        codes = kernels.range_float_encode(lifted, *Grid.of(fit.range, bits, mantissa, values.dtype))
+        body = join(bytes([bits, mantissa]), extremes, packing.pack(codes, bits, ctx))
+        return body, kernels.lookup(codes, _numbers(extremes, bits, mantissa))
 
     def decode(self, body: memoryview, ctx: Context) -> Array:
         if not ctx.count and not len(body):
             return np.empty(0, work_dtype(ctx.dtype))
         bits, mantissa, extremes, packed = self._streams(body, ctx)
-        codes, dtype = packing.unpack(packed, bits, ctx), extremes.dtype
-        if np.isnan(extremes).any():
-            return kernels.lookup(codes, extremes[:1])
-        return kernels.lookup(codes, Grid.of(_range_of(extremes), bits, mantissa, dtype).numbers(dtype))
+        codes = packing.unpack(packed, bits, ctx)
+        return kernels.lookup(codes, extremes[:1] if np.isnan(extremes).any() else _numbers(extremes, bits, mantissa))
 
     def size_limit(self, ctx: Context) -> int:
         bits = self.bits if isinstance(self.bits, int) else MOST_BITS
@@ -212,6 +213,18 @@ class Fit:
     def _error(self, bits: int, mantissa: int, values: Array) -> float:
         grid = Grid.of(self.range, bits, mantissa, values.dtype)
         return kernels.range_float_error(values, *grid, self.scale)
+
+
+def _lift(extremes: Array) -> Any:
+    """What numbers are multiplied by before they go to the grid: among the subnormal ones bits are no logarithms."""
+    low, high = LIFTS[extremes.dtype.name]
+    return extremes.dtype.type(high if np.abs(extremes).max() < low else 1)
+
+
+def _numbers(extremes: Array, bits: int, mantissa: int) -> Array:
+    """The number of each code."""
+    lift = _lift(extremes)
+    return Grid.of(_range_of(extremes * lift), bits, mantissa, extremes.dtype).numbers(extremes.dtype) / lift
 
 
 def _range_of(extremes: Array) -> Range:
