@@ -159,7 +159,9 @@ BUNDLES: dict[str, tuple[str, list[Any], str]] = {
         "sbc(level=2)", [PLAIN, PLAIN.reshape(5, 30) - 1, np.zeros((3, 0)), FEW, np.array(2.0), PLAIN * 0], "float32",
     ),
     "bundle_one": ("topk(10%) | indices=elias_fano | values=half", [FEW], "bfloat16"),
-    "bundle_fft": ("topk(5%) | transform=fft(chunk=64) | indices=rice | values=half", [FEW, PLAIN, np.array([1.5])], "float32"),
+    "bundle_fft": (
+        "topk(5%) | transform=fft(chunk=64) | indices=rice | values=half", [FEW, PLAIN, np.array([1.5])], "float32",
+    ),
     "bundle_rows": ("topk(10%) | transform=rows(width=8) | indices=rice | values=raw", [FEW, PLAIN], "float64"),
 }  # fmt: skip
 

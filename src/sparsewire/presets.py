@@ -81,7 +81,7 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
 
 
 def superneurons(theta: str = "0.85", bits: str = "10", chunk: str = "4096") -> Recipe:
-    """SuperNeurons (arXiv 1811.08596): the largest Fourier coefficients, all but the share theta, as range-based floats."""
+    """SuperNeurons (arXiv 1811.08596): Fourier coefficients but the smallest, a share theta, as range-based floats."""
     ratio = 1 - _number(theta, "superneurons(theta=…)")
     if not 0 < ratio <= 1:
         raise SchemeError(f"superneurons(theta=…) lies in 0 ≤ theta < 1, not {theta!r}")

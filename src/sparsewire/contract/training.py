@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import kernels
 from ..kernels import Array
-from ..kernels.scratch import scratch
+from ..kernels.scratch import recycled, scratch
 from ..sparse import entries
 from .base import Codec, Context
 
@@ -123,7 +123,11 @@ class Transform(Codec):
 
     def norms(self, coefficients: Array) -> Array:
         """What the selection compares: each entry's magnitude."""
-        return coefficients if self.width == 1 else kernels.row_norms(coefficients, self.width)
+        if self.width == 1:
+            return coefficients
+        out = recycled(coefficients.size // self.width, coefficients.dtype)
+        kernels.row_norms(out, coefficients, self.width)
+        return out
 
 
 State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype

@@ -1,7 +1,7 @@
-"""`dct`: the cosine transform (type II) of every block, or of square tiles of matrices as DeMo has it (arXiv 2411.19870).
+"""`dct`: the cosine transform (type II) of every block, or of tiles of matrices as in DeMo (arXiv 2411.19870).
 
-NumPy has no cosine transform; a Fourier transform of the same length does (Makhoul, 1980): of the even elements followed by
-the odd ones in reverse, turned by a quarter of a step per frequency.
+NumPy has no cosine transform; a Fourier transform of the same length does (Makhoul, 1980): of the even elements
+followed by the odd ones in reverse, turned by a quarter of a step per frequency.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .chunks import TOGETHER, Chunked, complex_of, guarded
 class DCT(Chunked):
     """One coefficient per element: of every `block` elements, or of tiles of `block` × `block` of a matrix.
 
-    The last block is as short as it is. A tensor of more than two dimensions is a matrix of its first against all others;
-    one with fewer than two, or with fewer rows than a tile, goes in blocks of the flat tensor.
+    The last block is as short as it is. A tensor of more than two dimensions is a matrix of its first against all
+    others; one with fewer than two, or with fewer rows than a tile, goes in blocks of the flat tensor.
     """
 
     id = "dct"
@@ -109,24 +109,27 @@ class Tiles(Transform):
     def _parts(self) -> Iterator[tuple[tuple[slice, slice], slice, tuple[int, int]]]:
         """(their place in the matrix, their coefficients, a tile's shape) of tiles that are transformed at once."""
         at = 0
-        for (top, height), (left, width) in sorted(self._edges(), key=lambda pair: pair[0][1] * pair[1][1] < self.block**2):
-            stop = self.columns - self.columns % self.block if width == self.block else self.columns
+        for rows, columns, width in sorted(self._strips(), key=self._is_cut):
+            height = rows.stop - rows.start
             step = width * max(1, TOGETHER // (height * width))
-            for start in range(left, stop, step):
-                end = min(stop, start + step)
-                size = height * (end - start)
-                yield (slice(top, top + height), slice(start, end)), slice(at, at + size), (height, width)
+            for start in range(columns.start, columns.stop, step):
+                some = slice(start, min(columns.stop, start + step))
+                size = height * (some.stop - start)
+                yield (rows, some), slice(at, at + size), (height, width)
                 at += size
 
-    def _edges(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """((first row, rows), (first column, columns of a tile)) of each row of tiles, the cut ones apart."""
+    def _strips(self) -> Iterator[tuple[slice, slice, int]]:
+        """(rows, columns, columns of a tile) of each row of tiles, the one that the last column cuts apart."""
+        whole = self.columns - self.columns % self.block
         for top in range(0, self.rows, self.block):
-            height = min(self.block, self.rows - top)
-            whole = self.columns - self.columns % self.block
+            rows = slice(top, min(self.rows, top + self.block))
             if whole:
-                yield (top, height), (0, self.block)
+                yield rows, slice(0, whole), self.block
             if whole < self.columns:
-                yield (top, height), (whole, self.columns - whole)
+                yield rows, slice(whole, self.columns), self.columns - whole
+
+    def _is_cut(self, strip: tuple[slice, slice, int]) -> bool:
+        return (strip[0].stop - strip[0].start) * strip[2] < self.block**2
 
 
 def _turned(tiles: Array, shape: tuple[int, int]) -> Array:

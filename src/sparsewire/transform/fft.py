@@ -14,8 +14,8 @@ from .chunks import Chunked, complex_of, fast_length
 class FFT(Chunked):
     """Complex coefficients of every `chunk` elements; a chunk is filled up with zeros to an even length that is fast.
 
-    An entry is a complex coefficient of the orthonormal transform times √2, for in half a spectrum it stands for two, so
-    that its norm is what it has of the gradient's energy. The two real ones, of frequency 0 and of the highest, are one
+    An entry is a complex coefficient of the orthonormal transform times √2, for in half a spectrum it stands for two:
+    so its norm is what it has of the gradient's energy. The two real ones, of frequency 0 and of the highest, are one
     entry together, the first of its chunk: n numbers have n/2 entries of two.
     """
 

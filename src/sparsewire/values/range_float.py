@@ -1,9 +1,9 @@
 """`range_float`: floats of N bits whose range is that of the values at hand (SuperNeurons, arXiv 1811.08596).
 
-1. The bits of a float, without its sign, ascend with its magnitude: a step of 2^(23 − m) in them is one in the last place
-   of a float with m bits of mantissa (float64: 2^(52 − m)).
-2. From the largest value, and likewise from the most negative, the codes of that sign go down in such steps: 2^m codes to
-   the octave. Zero is code 0; both signs have as many codes as take them down to about the same magnitude.
+1. The bits of a float, without its sign, ascend with its magnitude: a step of 2^(23 − m) in them is one in the last
+   place of a float with m bits of mantissa (float64: 2^(52 − m)).
+2. From the largest value, and likewise from the most negative, the codes of that sign go down in such steps: 2^m codes
+   to the octave. Zero is code 0; both signs have as many codes as take them down to about the same magnitude.
 3. A value goes to the nearest code; what is nearer to zero than to the lowest becomes zero.
 
 Where this differs from the paper: steps start at the extremes themselves, which are so reproduced exactly, rounding is
@@ -230,4 +230,3 @@ def _numbers(extremes: Array, bits: int, mantissa: int) -> Array:
 def _range_of(extremes: Array) -> Range:
     high, low = kernels.magnitude_bits(extremes).tolist()
     return Range(high, low)
-

@@ -74,17 +74,16 @@ void norms_of_rows(const T* x, size_t count, size_t width, T* out) {
 }
 
 template <class T>
-nb::object row_norms(const In<T>& x, int64_t width) {
+void row_norms(InOut<T> out, const In<T>& x, int64_t width) {
   if (width < 1 || x.size() % static_cast<size_t>(width))
     throw std::invalid_argument(std::to_string(x.size()) + " numbers are not rows of " + std::to_string(width));
-  Buffer<T> out(x.size() / width);
+  require(out.size() == x.size() / width, "the output does not fit the rows");
   without_gil([&] { norms_of_rows(x.data(), out.size(), static_cast<size_t>(width), out.data()); });
-  return nb::cast(out.release());
 }
 
 const Binder binder([](nb::module_& m) {
-  m.def("row_norms", &row_norms<float>, nb::arg("x").noconvert(), nb::arg("width"));
-  m.def("row_norms", &row_norms<double>, nb::arg("x").noconvert(), nb::arg("width"));
+  m.def("row_norms", &row_norms<float>, nb::arg("out").noconvert(), nb::arg("x").noconvert(), nb::arg("width"));
+  m.def("row_norms", &row_norms<double>, nb::arg("out").noconvert(), nb::arg("x").noconvert(), nb::arg("width"));
 });
 
 }  // namespace

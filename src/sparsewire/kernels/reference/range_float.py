@@ -51,7 +51,7 @@ def _places(values: Array, shift: int, above: Side, below: Side) -> tuple[Array,
     if not (0 <= shift <= np.finfo(values.dtype).nmant and all(_sound(side, infinity) for side in (above, below))):
         raise ValueError("a grid is out of range")
     negative = np.signbit(values)
-    top, count, half = (np.where(negative, np.int64(under), np.int64(over)) for over, under in zip(above, below, strict=True))
+    top, count, half = np.where(negative, np.array(below)[:, None], np.array(above)[:, None])
     bits = np.minimum(magnitude_bits(values).astype(np.int64), top)
     steps = (top - bits + (1 << shift >> 1)) >> shift
     number = np.maximum(count - steps, bits >= half)
