@@ -23,6 +23,7 @@ import pytest
 
 from sparsewire.comm import Communicator
 from sparsewire.errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed
+from sparsewire.exchange.routes import shift
 
 LIMIT = 1.0  # seconds that a group waits for a rank that never arrives
 
@@ -72,6 +73,45 @@ def one_large_step_is_not_paid_for_ever(comm: Communicator) -> None:
     before = comm.bytes_sent
     gathered(comm, bytes(10_000), "falling")
     assert 10_000 <= comm.bytes_sent - before <= 10_000 * 17 / 16 + 64 + 8
+
+
+def swapped(comm: Communicator, step: int, length: Callable[[int, int], int], channel: str) -> None:
+    """Rank a has length(a, b) bytes for rank b, and b gets these."""
+    mine = [payload(peer, 100 * step + comm.rank, length(comm.rank, peer)) for peer in range(comm.size)]
+    expected = [payload(comm.rank, 100 * step + peer, length(peer, comm.rank)) for peer in range(comm.size)]
+    assert [bytes(part) for part in comm.all_to_all(mine, channel)] == expected
+
+
+def every_rank_gets_what_each_has_for_it(comm: Communicator) -> None:
+    for step, size in enumerate([0, 1, 504, 505, 3_000, 3_100, 60_000, 7, 0, 40_000]):
+        swapped(comm, step, lambda a, b, size=size: size * (a + 2 * b + 1) // (3 * comm.size), "swap")
+        swapped(comm, step, lambda a, b, size=size: size * (a == 0 and b == comm.size - 1), "one pair")
+
+
+def any_buffer_can_be_swapped(comm: Communicator) -> None:
+    values = np.arange(6, dtype=np.float32)
+    for data in (bytearray(b"abc"), memoryview(b"abcdef")[::2], values.reshape(2, 3).T, values[:0]):
+        parts = comm.all_to_all([data] * comm.size, "buffers")
+        assert [bytes(part) for part in parts] == [memoryview(data).tobytes()] * comm.size
+        assert all(part.readonly for part in parts)
+
+
+def similar_sizes_of_every_pair_need_one_collective_and_little_padding(comm: Communicator) -> None:
+    """Also where the pairs differ much; what a rank has for itself is no traffic."""
+    for step in range(10):
+        before = comm.collectives, comm.bytes_sent, comm.bytes_received
+        jitter = 57 * (step * 7 % 20)
+        swapped(comm, step, lambda a, b, jitter=jitter: 20_000 * (a + b) + jitter + 900_000 * (a == b), "steady")
+        calls, sent, received = np.subtract((comm.collectives, comm.bytes_sent, comm.bytes_received), before)
+        due = sum(20_000 * (comm.rank + peer) + jitter for peer in range(comm.size) if peer != comm.rank)
+        assert received == due
+        assert step == 0 or (calls == 1 and due <= sent <= due * 17 / 16 + 100 * comm.size)
+
+
+def a_payload_for_every_rank_is_due(comm: Communicator) -> None:
+    for number in (comm.size - 1, comm.size + 1):
+        with pytest.raises(CommArgumentError, match="each of"):
+            comm.all_to_all([b""] * number)
 
 
 def sums_have_the_same_bits_on_every_rank(comm: Communicator) -> None:
@@ -145,6 +185,13 @@ def messages_arrive_in_order(comm: Communicator) -> None:
                 comm.send(comm.recv(0, tag=comm.rank)[::-1], 0, tag=7)
 
 
+def a_ring_of_messages_moves_on_whatever_its_hop(comm: Communicator) -> None:
+    """Larger than engines buffer, so that sends wait for their receivers."""
+    for hop in range(1, comm.size):
+        found = shift(comm, payload(comm.rank, hop, 300_000), hop)
+        assert found == payload((comm.rank - hop) % comm.size, hop, 300_000)
+
+
 def no_rank_leaves_a_barrier_before_the_last_arrives(comm: Communicator) -> None:
     time.sleep(0.03 * comm.rank)
     arrived = time.monotonic()
@@ -158,15 +205,19 @@ def no_rank_leaves_a_barrier_before_the_last_arrives(comm: Communicator) -> None
 def different_channels_are_a_mismatch(comm: Communicator) -> None:
     if comm.size == 1:
         return
+    channel = "left" if comm.rank == 0 else "right"
     with pytest.raises((CommMismatch, PeerFailed), match="all_gather"):
-        comm.all_gather(b"x", "left" if comm.rank == 0 else "right")
+        comm.all_gather(b"x", channel)
+    with pytest.raises((CommMismatch, PeerFailed), match="all_to_all"):
+        comm.all_to_all([b"x"] * comm.size, channel)
 
 
 def a_closed_communicator_refuses(comm: Communicator) -> None:
     comm.barrier()
     with comm:
         pass
-    for call in (comm.barrier, lambda: comm.all_gather(b""), lambda: comm.broadcast(b"")):
+    swap = lambda: comm.all_to_all([b""] * comm.size)  # noqa: E731
+    for call in (comm.barrier, lambda: comm.all_gather(b""), swap, lambda: comm.broadcast(b"")):
         with pytest.raises(CommError, match="closed"):
             call()
 
@@ -179,12 +230,17 @@ LAWS: dict[str, Callable[[Communicator], None]] = {
         similar_sizes_need_one_collective,
         channels_remember_their_own_sizes,
         one_large_step_is_not_paid_for_ever,
+        every_rank_gets_what_each_has_for_it,
+        any_buffer_can_be_swapped,
+        similar_sizes_of_every_pair_need_one_collective_and_little_padding,
+        a_payload_for_every_rank_is_due,
         sums_have_the_same_bits_on_every_rank,
         integers_and_bits_are_combined_exactly,
         reduce_keeps_the_shape_and_leaves_its_input_alone,
         what_some_engine_cannot_carry_is_refused_by_all,
         broadcast_brings_the_roots_bytes,
         messages_arrive_in_order,
+        a_ring_of_messages_moves_on_whatever_its_hop,
         no_rank_leaves_a_barrier_before_the_last_arrives,
         different_channels_are_a_mismatch,
         a_closed_communicator_refuses,
@@ -192,10 +248,10 @@ LAWS: dict[str, Callable[[Communicator], None]] = {
 }
 
 
-def expect_timeout(comm: Communicator) -> None:
+def expect_timeout(comm: Communicator, swap: bool = False) -> None:
     begin = time.monotonic()
-    with pytest.raises(CommTimeout, match="all_gather"):
-        comm.all_gather(b"is anyone there?")
+    with pytest.raises(CommTimeout, match="all_to_all" if swap else "all_gather"):
+        comm.all_to_all([b"is anyone there?"] * comm.size) if swap else comm.all_gather(b"is anyone there?")
     assert LIMIT / 2 < time.monotonic() - begin < LIMIT + 3
 
 
@@ -224,9 +280,10 @@ def gloo(out: Path, rank: int, size: int, store: str) -> None:
         attempt(results, name, lambda law=law: law(comm))
         attempt(results, f"staged {name}", lambda law=law: law(staged))
 
-    group = dist.new_group(list(range(size)), timeout=short)
+    groups = [dist.new_group(list(range(size)), timeout=short) for _ in range(2)]
     if rank == 0:
-        attempt(results, "timeout", lambda: expect_timeout(TorchCommunicator(group)))
+        attempt(results, "timeout", lambda: expect_timeout(TorchCommunicator(groups[0])))
+        attempt(results, "timeout of a swap", lambda: expect_timeout(TorchCommunicator(groups[1]), swap=True))
     comm = TorchCommunicator()
     comm.barrier()
     if rank == 0:
@@ -252,12 +309,14 @@ def mpi(out: Path) -> None:
     for name, law in LAWS.items():
         attempt(results, name, lambda law=law: law(comm))
 
-    late, impatient = MPICommunicator(), MPICommunicator(timeout=LIMIT)
+    late, impatient, swapping = MPICommunicator(), MPICommunicator(timeout=LIMIT), MPICommunicator(timeout=LIMIT)
     if late.rank != late.size - 1:
         attempt(results, "timeout", lambda: expect_timeout(impatient))
+        attempt(results, "timeout of a swap", lambda: expect_timeout(swapping, swap=True))
     late.barrier()
     if late.rank == late.size - 1:
         impatient.all_gather(b"sorry")  # so that MPI can shut down in good order
+        swapping.all_to_all([b"sorry"] * late.size)
     else:
         attempt(results, "unusable after a timeout", lambda: expect_unusable(impatient))
     late.barrier()

@@ -22,5 +22,7 @@ ROWS = {
     for row in [
         Row("allgather"),
         Row("root(rank=0)", collectives=None),
+        Row("reduce_scatter(route=direct)"),
+        Row("reduce_scatter(route=log)", collectives=1),
     ]
 }

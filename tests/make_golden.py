@@ -54,6 +54,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
     "values_distinct": ("nonzero | indices=bitmap | values=distinct", FEW, "float32"),
     "values_distinct_plain": ("topk(k=40) | indices=rice | values=distinct", PLAIN, "float64"),
+    "exchange_reduce_scatter": ("topk(k=5) | values=raw | exchange=reduce_scatter(route=log)", PLAIN, "float32"),
     "exchange_root": ("topk(k=5) | values=raw | exchange=root(rank=2, mean=sqrt)", PLAIN, "float32"),
     "exchange_senders": ("topk(k=5) | values=raw | exchange=allgather(mean=senders)", PLAIN, "float32"),
     "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),

@@ -102,13 +102,13 @@ def test_mpi_keeps_the_law(law: str, mpi: list[dict[str, str]]) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("law", ["timeout", "lost rank"])
+@pytest.mark.parametrize("law", ["timeout", "timeout of a swap", "lost rank"])
 def test_gloo_names_the_collective_that_a_rank_did_not_reach(law: str, gloo: list[dict[str, str]]) -> None:
     assert gloo[0][law] == ""
 
 
 @needs_mpi
-@pytest.mark.parametrize("law", ["timeout", "unusable after a timeout"])
+@pytest.mark.parametrize("law", ["timeout", "timeout of a swap", "unusable after a timeout"])
 def test_mpi_does_not_wait_for_ever(law: str, mpi: list[dict[str, str]]) -> None:
     assert [rank[law] for rank in mpi[:-1]] == [""] * (MPI_RANKS - 1)
 
@@ -125,7 +125,7 @@ class Broken(Exception):
     pass
 
 
-@pytest.mark.parametrize("wait", ["barrier", "all_gather", "recv"])
+@pytest.mark.parametrize("wait", ["barrier", "all_gather", "all_to_all", "recv"])
 def test_a_rank_that_raises_ends_the_others_and_its_error_comes_out(wait: str) -> None:
     seen: list[str] = []
 
@@ -137,6 +137,7 @@ def test_a_rank_that_raises_ends_the_others_and_its_error_comes_out(wait: str) -
             {
                 "barrier": comm.barrier,
                 "all_gather": lambda: comm.all_gather(b""),
+                "all_to_all": lambda: comm.all_to_all([b""] * 3),
                 "recv": lambda: comm.recv(1),
             }[wait]()
         except PeerFailed as error:
@@ -193,6 +194,7 @@ def test_a_rank_that_returns_early_is_noticed_at_once() -> None:
     [
         (lambda comm: comm.all_gather(b""), lambda comm: comm.barrier()),
         (lambda comm: comm.all_gather(b""), lambda comm: comm.all_reduce(np.zeros(1))),
+        (lambda comm: comm.all_gather(b""), lambda comm: comm.all_to_all([b"", b""])),
         (lambda comm: comm.all_reduce(np.zeros(2)), lambda comm: comm.all_reduce(np.zeros(1))),
         (lambda comm: comm.all_reduce(np.zeros(1)), lambda comm: comm.all_reduce(np.zeros(1), "max")),
         (lambda comm: comm.broadcast(b"", 0), lambda comm: comm.broadcast(b"", 1)),

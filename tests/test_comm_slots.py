@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.comm.slots import SlotGather
+from sparsewire.comm.slots import SlotGather, SlotSwap
 
 
 def slotted(comm: Communicator) -> SlotGather:
@@ -16,6 +16,17 @@ def slotted(comm: Communicator) -> SlotGather:
         everyone[:] = np.concatenate([np.frombuffer(part, np.uint8) for part in comm.all_gather(mine)])
 
     return SlotGather(comm.size, gather)
+
+
+def swapping(comm: Communicator) -> SlotSwap:
+    """Over an all_to_all that is told all lengths, and checks them."""
+
+    def swap(mine: np.ndarray, to: list[int], found: np.ndarray, of: list[int]) -> None:
+        parts = comm.all_to_all(np.split(mine, np.cumsum(to)[:-1]))
+        assert [len(part) for part in parts] == of
+        found[:] = np.frombuffer(b"".join(parts), np.uint8)
+
+    return SlotSwap(comm.rank, comm.size, swap)
 
 
 sizes = st.one_of(st.integers(0, 3), st.integers(490, 1_100), st.integers(0, 20_000))
@@ -33,6 +44,20 @@ def test_slots_carry_any_sequence_of_sizes(steps: list[tuple[int, int, str]]) ->
             assert comm.collectives - before <= 2
 
     run_ranks(2, fn, timeout=20)
+
+
+@given(st.lists(st.tuples(st.lists(sizes, min_size=9, max_size=9), st.sampled_from("ab")), min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None)
+def test_slots_of_pairs_carry_any_sequence_of_sizes(steps: list[tuple[list[int], str]]) -> None:
+    def fn(comm: Communicator) -> None:
+        swap = swapping(comm)
+        for lengths, channel in steps:
+            parts = [[bytes([9 * a + b]) * lengths[3 * a + b] for b in range(3)] for a in range(3)]
+            before = comm.collectives
+            assert [bytes(part) for part in swap(parts[comm.rank], channel)] == [row[comm.rank] for row in parts]
+            assert comm.collectives - before <= 2
+
+    run_ranks(3, fn, timeout=20)
 
 
 @given(st.integers(0, 100_000), st.integers(0, 100_000))

@@ -237,7 +237,7 @@ class Averager:
                 with self.clock("keep"):
                     self._piece(segment, numbers, one.buffer.dtype, plan).keep(plan, outcome)
                 if self.settings.on_sent is not None:
-                    self.settings.on_sent(segment.name, outcome.sent)
+                    self.settings.on_sent(segment.name, outcome.delivered())
             with self.clock("accumulate"):
                 outcome.mean_into(numbers[segment.start : segment.stop])
         for item, mean in one.dense:

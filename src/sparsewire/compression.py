@@ -52,7 +52,7 @@ def _without_residual(
     if isinstance(tensor, Sparse):
         return sealed.frame, _rest(tensor, sealed.sent)
     left = tensor.flat.copy()
-    Told(sealed.sent, lambda: sealed.sent).take_sent(left)
+    Told(Alone(sealed.sent)).take_sent(left)
     return sealed.frame, host.like(x, left, tensor)
 
 
@@ -73,6 +73,9 @@ class Alone:
 
     def mean_sparse(self) -> Sparse:
         return self.sent
+
+    def arrived(self) -> None:
+        """All of it."""
 
 
 @dataclass

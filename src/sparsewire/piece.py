@@ -6,7 +6,6 @@ were; `keep` writes, once the step is known to be finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,25 +112,36 @@ class Piece:
         if isinstance(self.x, Sparse):
             self._keep_sparse(self.x, state, scheme, outcome)
         else:
-            scheme.memory.keep(state, self.x, Told(outcome.sent, outcome.mean_sparse))
+            scheme.memory.keep(state, self.x, Told(outcome))
 
     def _keep_sparse(self, x: Sparse, state: State, scheme: Scheme, outcome: Any) -> None:
         """The buffers' parts at the entries of x, and at those that a lossy index codec sent besides."""
         sent: Sparse = outcome.sent
         where = x.indices if sent.indices is x.indices else np.union1d(x.indices, sent.indices)
         before, part = _gathered(state, where, x.width), _gathered(state, where, x.width)
-        scheme.memory.keep(part, x.at(where), _Gathered(where, sent, outcome.mean_sparse))
+        scheme.memory.keep(part, x.at(where), _Gathered(outcome, where))
         for name, values in part.items():
             if not np.array_equal(values, before[name]):  # pages of a large table that are never written stay unused
                 state[name] = _scattered(state[name], where, values, x)
 
 
 @dataclass(frozen=True)
-class Told:
-    """Feedback about a dense tensor."""
+class _Feedback:
+    """What a memory is told of an exchange's outcome."""
 
-    sent: Sparse
-    mean: Callable[[], Sparse]
+    outcome: Any
+
+    @property
+    def sent(self) -> Sparse:
+        return self.outcome.sent
+
+    def arrived(self) -> Array | None:
+        entries = self.outcome.arrived()
+        return entries if entries is None else np.repeat(entries, self.sent.width)
+
+
+class Told(_Feedback):
+    """Feedback about a dense tensor."""
 
     @property
     def sent_entries(self) -> tuple[Array, Array] | None:
@@ -147,7 +157,7 @@ class Told:
             array -= self.sent.flat()
 
     def add_mean(self, array: Array, factor: float) -> None:
-        mean = self.mean()
+        mean = self.outcome.mean_sparse()
         if mean.transform is None:
             kernels.scatter_add(array, elements(mean.indices, mean.width), mean.work_values, factor)
         else:
@@ -155,12 +165,10 @@ class Told:
 
 
 @dataclass(frozen=True)
-class _Gathered:
+class _Gathered(_Feedback):
     """Feedback about the entries `where` of a sparse tensor."""
 
     where: Array
-    sent: Sparse
-    mean: Callable[[], Sparse]
 
     @property
     def sent_entries(self) -> tuple[Array, Array] | None:
@@ -171,7 +179,7 @@ class _Gathered:
             array -= self.sent.at(self.where)
 
     def add_mean(self, array: Array, factor: float) -> None:
-        array += self.mean().at(self.where) * array.dtype.type(factor)
+        array += self.outcome.mean_sparse().at(self.where) * array.dtype.type(factor)
 
 
 def _gathered(state: State, where: Array, width: int) -> State:

@@ -101,8 +101,14 @@ def demo(topk: str = "32", chunk: str = "64", decay: str = "0.999") -> Recipe:
     return Recipe(f"{select} | transform={transform} | indices=best | values=entropy | memory=residual(decay={decay})")
 
 
+def spardl(ratio: str = "1%") -> Recipe:
+    """SparDL (arXiv 2304.00737): top-k by a sparse reduce-scatter in ⌈log2 ranks⌉ rounds, nothing lost on the way."""
+    return Recipe(f"topk({ratio}) | values=raw | memory=residual | exchange=reduce_scatter(route=log)")
+
+
 PRESETS: dict[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco, superneurons, demo)
+    preset.__name__: preset
+    for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco, spardl, superneurons, demo)
 }
 
 

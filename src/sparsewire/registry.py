@@ -29,7 +29,7 @@ PACKAGES = {
         "Distinct",
     ),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
-    "exchange": ("exchange", "AllGather Root"),
+    "exchange": ("exchange", "AllGather Root ReduceScatter"),
 }
 ENTRY_POINTS = "sparsewire.codecs"
 

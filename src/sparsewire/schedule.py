@@ -162,7 +162,7 @@ class Settings:
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
     momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
     rates: Callable[[], Mapping[str, float]] | None = None  # its learning rates by parameter; None: constant
-    on_sent: Callable[[str, Sparse], None] | None = None  # what this rank sent of a tensor, after a finite step
+    on_sent: Callable[[str, Sparse], None] | None = None  # what of a tensor got from here into the mean
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of parameters, for transforms that go by it
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -40,6 +41,14 @@ class Communicator(ABC):
         The views are read-only and hold until the next all_gather, because buffers are reused. Give each stream of
         similar sizes (a bucket, a parameter) its own channel: a channel remembers how large its payloads are, and
         needs one collective instead of two.
+        """
+
+    @abstractmethod
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        """What every rank has for this one, in rank order: `parts` has a payload for each, and lengths may differ.
+
+        The own part comes back as it is and is no traffic. Views and channels are as in `all_gather`: while every
+        pair's payloads keep about their size, one collective moves them.
         """
 
     @abstractmethod
@@ -96,6 +105,11 @@ def check_reducible(array: Array, op: str) -> None:
         raise CommArgumentError(f"all_reduce does not carry {array.dtype}")
     if op == "bor" and array.dtype.kind == "f":
         raise CommArgumentError(f"bor needs integers, not {array.dtype}")
+
+
+def check_parts(comm: Communicator, parts: Sequence[BytesLike]) -> None:
+    if len(parts) != comm.size:
+        raise CommArgumentError(f"all_to_all takes a payload for each of {comm.size} ranks, not {len(parts)}")
 
 
 def check_root(comm: Communicator, root: int) -> None:

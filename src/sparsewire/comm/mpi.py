@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import CommError, CommTimeout
-from .base import Array, Bytes, BytesLike, Communicator, as_bytes, check_peer, check_reducible, check_root
-from .slots import SMALL, SlotGather, length_of, pack, unpack
+from .base import Array, Bytes, BytesLike, Communicator, as_bytes, check_parts, check_peer, check_reducible, check_root
+from .slots import SMALL, SlotGather, SlotSwap, length_of, pack, unpack
 
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "bor": MPI.BOR}
 SPIN, PAUSE = 1e-3, 5e-5  # seconds; MPI moves data only while someone polls, so pauses stay short
@@ -31,11 +31,16 @@ class MPICommunicator(Communicator):
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self._timeout = timeout
         self._slots = SlotGather(self.size, self._gather_equal)
+        self._pairs = SlotSwap(self.rank, self.size, self._swap)
         self._unusable = ""
         self._abandoned: list[Any] = []
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         return self._count(self._slots(data, channel))
+
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        check_parts(self, parts)
+        return self._count(self._pairs(parts, channel))
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         """MPI-4.1, 6.9.6, requires that all ranks receive identical results."""
@@ -87,12 +92,16 @@ class MPICommunicator(Communicator):
     def close(self) -> None:
         """Collective, as freeing a communicator is; a group that timed out is left for the process's end."""
         self._slots.clear()
+        self._pairs.clear()
         if not self._unusable:
             self._unusable = "the communicator is closed"
             self._comm.Free()
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         self._collective("all_gather", mine.size, self._comm.Iallgather, mine, everyone)
+
+    def _swap(self, mine: Bytes, sizes: list[int], found: Bytes, found_sizes: list[int]) -> None:
+        self._collective("all_to_all", mine.size, self._comm.Ialltoallv, [mine, sizes], [found, found_sizes])
 
     def _broadcast(self, buffer: Bytes, root: int) -> None:
         sent = buffer.size if root == self.rank else 0

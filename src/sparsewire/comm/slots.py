@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 import numpy as np
@@ -16,6 +16,7 @@ LENGTH_BITS = 48
 PATIENCE = 8
 
 GatherEqual = Callable[[Bytes, Bytes], None]
+SwapKnown = Callable[[Bytes, list[int], Bytes, list[int]], None]
 
 
 def pack(data: Bytes, capacity: int, label: int = 0) -> tuple[Bytes, Bytes]:
@@ -27,6 +28,10 @@ def pack(data: Bytes, capacity: int, label: int = 0) -> tuple[Bytes, Bytes]:
 def length_of(slot: Bytes) -> int:
     """The whole payload's length, from a slot of `pack`."""
     return int(slot[:HEADER].view("<u8")[0]) & ((1 << LENGTH_BITS) - 1)
+
+
+def _label_of(slot: Bytes) -> int:
+    return int(slot[:HEADER].view("<u8")[0]) >> LENGTH_BITS
 
 
 def unpack(slot: Bytes, rest: Bytes) -> bytes:
@@ -97,6 +102,61 @@ class SlotGather:
         self._buffers = np.empty(0, np.uint8), np.empty(0, np.uint8)
 
 
+class SlotSwap:
+    """Uneven all_to_all over one that must be told all lengths, in one collective while payloads keep about their size.
+
+    As `SlotGather`, but every pair of ranks has a slot of its own, whose next capacity both ends derive from the length
+    that both know. A header also says whether anything that its sender has for whichever rank did not fit: so all
+    ranks know whether the rests follow.
+    """
+
+    def __init__(self, rank: int, size: int, swap: SwapKnown) -> None:
+        self._rank, self._swap = rank, swap
+        self._peers = [peer for peer in range(size) if peer != rank]
+        self._channels: dict[str, tuple[list[_Channel], list[_Channel]]] = {}
+
+    def __call__(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        mine = [as_bytes(parts[peer]) for peer in self._peers]
+        to, of = self._slots(channel)
+        late = any(part.size > slot.capacity for part, slot in zip(mine, to, strict=True))
+        packed = [pack(part, slot.capacity, slot.pair_label | late) for part, slot in zip(mine, to, strict=True)]
+        slots = self._move([head for head, _ in packed], [HEADER + slot.capacity for slot in of])
+        found = [slot[HEADER : HEADER + length_of(slot)] for slot in slots]
+        if self._late(slots, of) or late:
+            missing = [length_of(slot) - part.size for slot, part in zip(slots, found, strict=True)]
+            tails = self._move([rest for _, rest in packed], missing)
+            found = [np.concatenate(pair) for pair in zip(found, tails, strict=True)]
+        for slot, part in zip([*to, *of], [*mine, *found], strict=True):
+            slot.adapt(part.size)
+        found.insert(self._rank, as_bytes(parts[self._rank]).copy())
+        return [part.data.toreadonly() for part in found]
+
+    def _slots(self, name: str) -> tuple[list[_Channel], list[_Channel]]:
+        """The slots to all peers, and those from them."""
+        if name not in self._channels:
+            self._channels[name] = [_Channel(name) for _ in self._peers], [_Channel(name) for _ in self._peers]
+        return self._channels[name]
+
+    def _move(self, parts: list[Bytes], sizes: list[int]) -> list[Bytes]:
+        mine, found = np.concatenate([np.empty(0, np.uint8), *parts]), np.empty(sum(sizes), np.uint8)
+        self._swap(mine, self._by_rank([part.size for part in parts]), found, self._by_rank(sizes))
+        return np.split(found, np.cumsum(sizes)[:-1]) if sizes else []
+
+    def _by_rank(self, sizes: list[int]) -> list[int]:
+        return [*sizes[: self._rank], 0, *sizes[self._rank :]]
+
+    def _late(self, slots: list[Bytes], of: list[_Channel]) -> bool:
+        """Whether some other rank has more for anyone than the slot between them takes."""
+        labels = [_label_of(slot) for slot in slots]
+        strangers = [p for p, label, slot in zip(self._peers, labels, of, strict=True) if label & ~1 != slot.pair_label]
+        if strangers:
+            raise _mismatch("all_to_all", of[0].name, strangers)
+        return any(label & 1 for label in labels)
+
+    def clear(self) -> None:
+        self._channels.clear()
+
+
 class _Channel:
     """The size of one channel's slots."""
 
@@ -112,8 +172,13 @@ class _Channel:
         strangers = np.flatnonzero(headers >> np.uint64(LENGTH_BITS) != self.label)
         if strangers.size:
             names = strangers.tolist()
-            raise CommMismatch(f"all_gather(channel={self.name!r}): ranks {names} called something else")
+            raise _mismatch("all_gather", self.name, names)
         return [int(header) & ((1 << LENGTH_BITS) - 1) for header in headers]
+
+    @property
+    def pair_label(self) -> int:
+        """The label in the slots of pairs, whose lowest bit is a flag."""
+        return self.label & ~1
 
     def adapt(self, largest: int) -> None:
         """Grow when a payload did not fit; shrink at once below half, below 3/4 only when it lasts.
@@ -130,3 +195,7 @@ class _Channel:
     def _resize(self, largest: int) -> None:
         self._loose = self._peak = 0
         self.capacity = max(SMALL, -(-(largest + largest // 16) // 64) * 64)
+
+
+def _mismatch(call: str, channel: str, ranks: list[int]) -> CommMismatch:
+    return CommMismatch(f"{call}(channel={channel!r}): ranks {ranks} called something else")

@@ -6,13 +6,13 @@ import functools
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from ..errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed, add_note
-from .base import Array, BytesLike, Communicator, as_bytes, check_peer, check_reducible, check_root
+from .base import Array, BytesLike, Communicator, as_bytes, check_parts, check_peer, check_reducible, check_root
 
 T = TypeVar("T")
 GRACE = 2.0  # after a failure the others end at their next collective; a rank stuck elsewhere is left behind
@@ -60,6 +60,13 @@ class ThreadCommunicator(Communicator):
         mine = as_bytes(data).tobytes()
         parts: list[bytes] = self._meet(f"all_gather(channel={channel!r})", mine, list, len(mine))
         return self._count([memoryview(part) for part in parts])
+
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        check_parts(self, parts)
+        mine = [as_bytes(part).tobytes() for part in parts]
+        sent = sum(map(len, mine)) - len(mine[self.rank])
+        by_rank: list[list[bytes]] = self._meet(f"all_to_all(channel={channel!r})", mine, list, sent)
+        return self._count([memoryview(one[self.rank]) for one in by_rank])
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from ..errors import CommError, CommTimeout
-from .base import Array, Bytes, BytesLike, Communicator, as_bytes, check_peer, check_reducible, check_root
-from .slots import HEADER, SMALL, SlotGather, length_of, pack, unpack
+from .base import Array, Bytes, BytesLike, Communicator, as_bytes, check_parts, check_peer, check_reducible, check_root
+from .slots import HEADER, SMALL, SlotGather, SlotSwap, length_of, pack, unpack
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
 CPU = torch.device("cpu")
@@ -36,11 +36,16 @@ class TorchCommunicator(Communicator):
             raise CommError("this process is not a member of the group")
         self._device = torch.device(device) if device is not None else _default_device(group)
         self._slots = SlotGather(self.size, self._gather_equal)
+        self._pairs = SlotSwap(self.rank, self.size, self._swap)
         self._closed = False
         self._abandoned: list[Any] = []
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         return self._count(self._slots(data, channel))
+
+    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
+        check_parts(self, parts)
+        return self._count(self._pairs(parts, channel))
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
@@ -87,11 +92,17 @@ class TorchCommunicator(Communicator):
         self._group = None
         self._abandoned.clear()
         self._slots.clear()
+        self._pairs.clear()
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         source, target = self._stage(mine), self._stage(everyone, filled=False)
         self._collective("all_gather", mine.size, ALL_GATHER, target, source)
         self._unstage(target, everyone)
+
+    def _swap(self, mine: Bytes, sizes: list[int], found: Bytes, found_sizes: list[int]) -> None:
+        source, target = self._stage(mine), self._stage(found, filled=False)
+        self._collective("all_to_all", mine.size, dist.all_to_all_single, target, source, found_sizes, sizes)
+        self._unstage(target, found)
 
     def _broadcast(self, buffer: Bytes, root: int) -> None:
         tensor = self._stage(buffer)

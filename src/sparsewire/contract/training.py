@@ -20,9 +20,9 @@ from .base import Codec, Context
 class Terms:
     """A compensated gradient that is a sum of arrays: decay · residual + gain · x.
 
-    A velocity is moved on after each step, velocity ← momentum · velocity + x, and zeroed where something was sent if
-    `mask` says so. What the next step adds of it, lead · velocity, is put into the residual at once, so that the
-    selection reads no third array.
+    A velocity is moved on after each step, velocity ← momentum · velocity + x, and if `mask` says so zeroed where what
+    was sent is in the mean and not kept by some rank. What the next step adds of it, lead · velocity, is put into the
+    residual at once, so that the selection reads no third array.
     """
 
     residual: Array
@@ -44,10 +44,14 @@ class Terms:
         """Puts the sum without what was sent into the residual and moves the velocity on, in one pass."""
         sent = feedback.sent_entries
         indices, values = (np.empty(0, np.int32), np.empty(0, x.dtype)) if sent is None else sent
+        arrived = feedback.arrived() if self.mask and sent is not None else None
+        some: Any = slice(None) if arrived is None else arrived
         kernels.compensate(
-            self.residual, x, indices, values, self.decay, self.gain, self.velocity, self.momentum, self.lead,
-            self.mask, threads=kernels.threads,
+            self.residual, x, indices[some], values[some], self.decay, self.gain, self.velocity, self.momentum,
+            self.lead, self.mask, threads=kernels.threads,
         )  # fmt: skip
+        if arrived is not None:
+            kernels.scatter_add(self.residual, indices[~arrived], values[~arrived], -1.0)
         if sent is None:
             feedback.take_sent(self.residual)
 
@@ -139,6 +143,9 @@ class Feedback(Protocol):
     @property
     def sent_entries(self) -> tuple[Array, Array] | None:
         """(ascending places, values) of this rank's part in the mean; None where a transform spreads it over all."""
+
+    def arrived(self) -> Array | None:
+        """Which of these entries are in the mean: of the others a rank keeps what was sent; None for all."""
 
     def take_sent(self, array: Array) -> None:
         """array −= this rank's part in the mean."""

@@ -31,15 +31,20 @@ def combine_into(out: Array, parts: Sequence[Sparse], rule: str) -> None:
 
 def combine(parts: Sequence[Sparse], rule: str) -> tuple[Array, Array]:
     """The same as (entries that any rank sent, their numbers in the work dtype)."""
-    first, numbers = parts[0], parts[0].work_values.dtype
-    indices, senders = np.unique(np.concatenate([part.indices for part in parts]), return_counts=True)
-    total = np.zeros((indices.size, first.width), numbers)
-    factor = numbers.type(_factor(rule, len(parts)))
-    for part in parts:
-        total[np.searchsorted(indices, part.indices)] += (part.work_values * factor).reshape(-1, first.width)
+    indices, total, senders = add_up(parts, [_factor(rule, len(parts))] * len(parts))
     if rule != "all":
         total /= _divisor(rule, len(parts), senders, total)[:, None]
     return indices, total.reshape(-1)
+
+
+def add_up(parts: Sequence[Sparse], factors: Sequence[float]) -> tuple[Array, Array, Array]:
+    """(entries that any part has, a row for each of Σ factor × part in the work dtype, how many parts have it)."""
+    width, numbers = parts[0].width, parts[0].work_values.dtype
+    indices, having = np.unique(np.concatenate([part.indices for part in parts]), return_counts=True)
+    total = np.zeros((indices.size, width), numbers)
+    for part, factor in zip(parts, factors, strict=True):
+        total[np.searchsorted(indices, part.indices)] += (part.work_values * numbers.type(factor)).reshape(-1, width)
+    return indices, total, having
 
 
 def _factor(rule: str, ranks: int) -> float:

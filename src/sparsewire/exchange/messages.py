@@ -12,6 +12,20 @@ from ..sparse import Sparse
 from ..transform import Identity
 from ..wire import Frame, unpack_message
 
+NEVER_SENT = "it failed before it could send"
+FAILED, FINITE, SPOILED = b"\0", b"\1", b"\2"  # how a message begins that may be a notice
+
+
+def notice(error: BaseException, rank: int) -> bytes:
+    """Why this rank has nothing to send, for those that wait for it."""
+    text = str(error) if isinstance(error, PeerError) else f"rank {rank}: {error or type(error).__name__}"
+    return FAILED + text.encode()[:1000]
+
+
+def check_notice(message: bytes | memoryview) -> None:
+    if message[:1] == FAILED:
+        raise PeerError(bytes(message[1:]).decode(errors="replace"))
+
 
 def read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
     """What another rank sent of the same pieces; anything else is a `PeerError` that names it."""
@@ -23,7 +37,7 @@ def read_frames(
 ) -> list[Sparse]:
     try:
         if not len(message):
-            raise FrameError("it failed before it could send")
+            raise FrameError(NEVER_SENT)
         frames = unpack_message(message, max(map(_numel, pieces), default=0))
         _check_tensors(frames, pieces, dtype)
         for frame, mine in zip(frames, own, strict=True):

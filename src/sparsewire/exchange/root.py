@@ -18,7 +18,7 @@ import numpy as np
 from .. import kernels
 from ..comm import Communicator
 from ..contract import Context, Exchange
-from ..errors import InputError, PeerError
+from ..errors import FrameError, InputError, PeerError
 from ..indices import Best
 from ..kernels import Array
 from ..piece import Piece
@@ -31,11 +31,10 @@ from ..values.distinct import Distinct
 from ..values.raw import RawValues
 from ..wire import Frame, pack_message
 from .combine import RULES, combine
-from .messages import read, read_frames
+from .messages import FINITE, NEVER_SENT, SPOILED, check_notice, notice, read, read_frames
 from .turn import Outcome, Turn
 
 VALUES = (Chain((Distinct(),)), Chain((RawValues(), Deflate())))
-FAILED, FINITE, SPOILED = b"\0", b"\1", b"\2"  # how the root's answer begins
 TAG = 41
 
 
@@ -67,8 +66,7 @@ class Root(Exchange):
         with turn.clock("exchange"):
             answer = self._answer(pack_message(one.fields for one in sealed), pieces, own, turn)
         with turn.clock("decode"):
-            if answer[:1] == FAILED:
-                raise PeerError(answer[1:].decode(errors="replace"))
+            check_notice(answer)
             body = memoryview(answer)[1:]
             means = read_frames(body, pieces, own, self.rank, lambda piece: work_dtype(piece.dtype).name)
         finite = answer[:1] == FINITE
@@ -80,7 +78,7 @@ class Root(Exchange):
             comm.broadcast(None, self.rank)
         else:
             self._gather(comm, b"")
-            comm.broadcast(FAILED + f"rank {comm.rank}: it failed before it could send".encode(), self.rank)
+            comm.broadcast(notice(FrameError(NEVER_SENT), comm.rank), self.rank)
 
     def _answer(self, mine: bytes, pieces: Sequence[Piece], own: Sequence[Sparse], turn: Turn) -> bytes:
         comm = turn.comm
@@ -95,7 +93,7 @@ class Root(Exchange):
             ]
             answer = self._mean(by_rank, turn.scheme)
         except PeerError as error:
-            answer = FAILED + str(error).encode()
+            answer = notice(error, comm.rank)
         return comm.broadcast(answer, self.rank)
 
     def _gather(self, comm: Communicator, mine: bytes) -> list[bytes]:

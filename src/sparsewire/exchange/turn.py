@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..comm import Communicator
+from ..contract import Context
 from ..kernels import Array
 from ..piece import Piece
 from ..scheme import Scheme
-from ..seal import Sealed
+from ..seal import Sealed, Selection
 from ..sparse import Sparse
 
 
@@ -47,11 +48,15 @@ class Turn:
 
     def seal(self, piece: Piece) -> Sealed:
         """A piece's selection and its frame; the piece's buffers are only read."""
-        ctx = piece.context(self.scheme, self.step, self.seed, self.comm.rank)
-        with self.clock("select"):
-            selection = piece.select(self.scheme, ctx)
+        selection, ctx = self.select(piece)
         with self.clock("encode"):
             return piece.encode(selection, self.scheme, ctx)
+
+    def select(self, piece: Piece) -> tuple[Selection, Context]:
+        """A piece's selection alone, and what the codecs may know."""
+        ctx = piece.context(self.scheme, self.step, self.seed, self.comm.rank)
+        with self.clock("select"):
+            return piece.select(self.scheme, ctx), ctx
 
 
 class Outcome(ABC):
@@ -72,3 +77,14 @@ class Outcome(ABC):
     @abstractmethod
     def mean_sparse(self) -> Sparse:
         """The mean where any rank sent something, in the domain of the scheme's transform."""
+
+    def arrived(self) -> Array | None:
+        """Which entries of `sent` are in the mean, where some are not because a rank keeps them; None for all."""
+        return None
+
+    def delivered(self) -> Sparse:
+        """The part of `sent` that is in the mean."""
+        sent, arrived = self.sent, self.arrived()
+        if arrived is None:
+            return sent
+        return sent.like(sent.indices[arrived], sent.values.reshape(-1, sent.width)[arrived].reshape(-1))
