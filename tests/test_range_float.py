@@ -77,6 +77,11 @@ def test_numbers_of_one_sign_have_all_codes(sign: int) -> None:
     assert np.unique(decoded(x, bits=8, mantissa=7)).size <= 2**8
 
 
+def test_the_smallest_number_of_a_sign_is_exact_beside_large_ones() -> None:
+    x = np.array([1.0, 0.5, -1e-45, 0.0], np.float32)
+    assert np.array_equal(decoded(x, bits=4, mantissa=2), x)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_subnormal_numbers_are_numbers_as_others(dtype: str) -> None:
     x = make("denormal", 500, dtype)

@@ -67,7 +67,7 @@ class Grid(NamedTuple):
 
 def _side(top: int, count: int, shift: int, dtype: np.dtype[np.floating]) -> Side:
     octave = 1 << int(np.finfo(dtype).nmant)  # the bits of the smallest normal number
-    count = min(count, ((top - octave) >> shift) + 1) if top else 0
+    count = min(count, max(1, ((top - octave) >> shift) + 1)) if top else 0
     return top, count, _halved(top - ((count - 1) << shift), dtype) if count else kernels.magnitude_edge(np.inf, dtype)
 
 
