@@ -246,6 +246,25 @@ def lookup_args(seed: int, size: int, most: int) -> Args:
     return rng.integers(0, most, size).astype(np.uint32), make("normal", most, ["float32", "float64"][seed % 2], seed)
 
 
+@st.composite
+def sketch_query_args(draw: st.DrawFn) -> Args:
+    """(table, ids, numbers per bucket, key), buckets now few and now more than the ids."""
+    (ids, _), width = draw(supports()), draw(st.sampled_from([1, 1, 2, 3, 16]))
+    buckets = draw(st.sampled_from([1, 2, 5, 64, 1001]))
+    dtype = draw(st.sampled_from(["float32", "float64"]))
+    return draw(dense(dtype, buckets * width)), ids, width, draw(keys)
+
+
+@st.composite
+def sketch_insert_args(draw: st.DrawFn) -> Args:
+    """With numbers that are not finite, but of one kind: which of two NaNs a sum gives is the compiler's affair."""
+    table, ids, width, key = draw(sketch_query_args())
+    values, only = draw(dense(table.dtype.name, ids.size * width)), draw(st.sampled_from([np.nan, np.inf]))
+    table[~np.isfinite(table)] = only
+    values[~np.isfinite(values)] = only
+    return table, ids, values, width, key
+
+
 rice_args = st.tuples(gap_lists(), st.sampled_from([8, 64, 1024]))
 
 # What encoders and selections are given.
@@ -287,6 +306,9 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "row_norms": st.sampled_from([1, 2, 3, 8, 64]).flatmap(row_norms_args),
     "run_lengths": st.tuples(supports().map(lambda pair: pair[0])),
     "scatter_add": scatter_args(),
+    "sketch_insert": sketch_insert_args(),
+    "sketch_load": st.tuples(supports().map(lambda pair: pair[0]), st.sampled_from([1, 2, 77, 5003]), keys),
+    "sketch_query": sketch_query_args(),
     "symbols_encode": symbols_args(),
     "threshold": st.tuples(dense(), st.sampled_from([0.0, 1e-60, 1e-45, 0.5, 1.0, 1e30, np.inf])).map(threshold_args),
     "topk": topk_args(),

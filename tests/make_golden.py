@@ -57,6 +57,8 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "exchange_reduce_scatter": ("topk(k=5) | values=raw | exchange=reduce_scatter(route=log)", PLAIN, "float32"),
     "exchange_root": ("topk(k=5) | values=raw | exchange=root(rank=2, mean=sqrt)", PLAIN, "float32"),
     "exchange_senders": ("topk(k=5) | values=raw | exchange=allgather(mean=senders)", PLAIN, "float32"),
+    "exchange_shared": ("topk(k=5) | values=raw | exchange=shared(support=leader, values=int8)", PLAIN, "float32"),
+    "exchange_sketch": ("topk(k=5) | values=raw | exchange=sketch(rows=3, volume=0.5, by=row)", PLAIN, "float32"),
     "values_entropy": ("topk(k=40) | indices=rice | values=entropy", PLAIN, "float32"),
     "select_randomk": ("randomk(10%, shared=false) | indices=elias_fano | values=raw", PLAIN, "float32"),
     "select_threshold": ("threshold(value=0.75) | indices=huffman | values=raw", PLAIN, "float32"),

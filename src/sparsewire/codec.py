@@ -64,6 +64,19 @@ def decode_parsed(parsed: wire.Frame) -> Sparse:
     return _section(lambda: _sparse(parsed, s, indices, values))
 
 
+def decode_support(parsed: wire.Frame) -> Array:
+    """The entries of a frame, ascending, without their numbers."""
+    s = from_record(parsed.record)
+    _, entries = _contexts(parsed, s)
+
+    def read() -> Array:
+        found = s.indices.decode(memoryview(parsed.indices), entries)
+        found = np.sort(found) if entries.ordered else found
+        return Sparse(found, np.zeros(found.size, np.float32), (entries.numel,)).indices
+
+    return _section(read)
+
+
 def _contexts(parsed: wire.Frame, s: Scheme) -> tuple[Context, Context]:
     """(what the value codec, what the index codec is told); the counts are checked against the tensor's size."""
     transform, width = s.transform.fitted(parsed.shape), parsed.width

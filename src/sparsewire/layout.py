@@ -101,6 +101,11 @@ class Segment:
     def stop(self) -> int:
         return self.members[-1].stop
 
+    @property
+    def spans(self) -> list[tuple[str, int, int]]:
+        """Name, first place and last + 1 of each parameter within the segment."""
+        return [(item.name, item.start - self.start, item.stop - self.start) for item in self.members]
+
 
 @dataclass(frozen=True)
 class Layout:

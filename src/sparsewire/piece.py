@@ -15,6 +15,7 @@ from . import kernels
 from .contract import Context, State
 from .errors import InputError
 from .kernels import Array
+from .mask import Mask
 from .rng import derive_key
 from .scheme import Scheme
 from .seal import Sealed, Selection, seal
@@ -31,6 +32,7 @@ class Piece:
     dtype: str
     state: State = field(default_factory=dict)
     chosen: tuple[Array, Array] | None = None  # (indices, values), where the selection has been made already
+    mask: Mask | None = None  # which elements a pruned model has left
 
     def select(self, scheme: Scheme, ctx: Context) -> Selection:
         """What is offered to the other ranks."""

@@ -29,7 +29,7 @@ PACKAGES = {
         "Distinct",
     ),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
-    "exchange": ("exchange", "AllGather Root ReduceScatter"),
+    "exchange": ("exchange", "AllGather Root ReduceScatter Sketch Shared"),
 }
 ENTRY_POINTS = "sparsewire.codecs"
 

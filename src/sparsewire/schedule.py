@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .errors import InputError, SchemeError
+from .mask import Masks
 from .scheme import Scheme
 from .sparse import Sparse
 
@@ -163,6 +164,7 @@ class Settings:
     momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
     rates: Callable[[], Mapping[str, float]] | None = None  # its learning rates by parameter; None: constant
     on_sent: Callable[[str, Sparse], None] | None = None  # what of a tensor got from here into the mean
+    masks: Masks | None = None  # which elements a pruned model has left, for an exchange that uses them
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of parameters, for transforms that go by it
 

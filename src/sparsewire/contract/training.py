@@ -215,6 +215,11 @@ class Exchange(Codec):
 
     slot = "exchange"
 
+    @property
+    def uses_masks(self) -> bool:
+        """Whether it wants to know which entries a pruned model has left (`Piece.mask`)."""
+        return False
+
     @abstractmethod
     def exchange(self, pieces: Any, turn: Any) -> Any:
         """`exchange.Piece`s in, an `exchange.Outcome` for each; every rank calls it with the same pieces in one order.

@@ -14,14 +14,14 @@ import numpy as np
 
 from .. import kernels
 from ..contract import Exchange
-from ..errors import PeerError
 from ..kernels import Array
 from ..kernels.scratch import scratch
 from ..piece import Piece
+from ..seal import Sealed
 from ..sparse import Sparse, work_dtype
 from ..wire import pack_message
 from .combine import RULES, combine, combine_into
-from .messages import read
+from .messages import gather, read
 from .turn import Outcome, Turn
 
 
@@ -45,19 +45,29 @@ class AllGather(Exchange):
         except BaseException:
             self.refuse(comm, channel)
             raise
-        mine = pack_message(one.fields for one in sealed)
-        with turn.clock("exchange"):
-            messages = comm.all_gather(mine, channel)
-        with turn.clock("decode"):
-            if bytes(messages[comm.rank]) != mine:  # comparing the view itself would go byte by byte
-                raise PeerError(f"rank {comm.rank}: its message came back changed")
-            own = [one.sent for one in sealed]
-            by_rank = [
-                own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
-            ]
-        with turn.clock("accumulate"):
-            by_piece = zip(pieces, zip(*by_rank, strict=True), strict=True)
-            return [Gathered(comm.rank, parts, isinstance(piece.x, Sparse), self.mean) for piece, parts in by_piece]
+        return gather_sealed(pieces, sealed, turn, channel, self.mean)
+
+
+def gather_sealed(
+    pieces: Sequence[Piece], sealed: Sequence[Sealed], turn: Turn, channel: str, rule: str = "all"
+) -> list[Outcome]:
+    """What comes of frames that go from all to all."""
+    comm, own = turn.comm, [one.sent for one in sealed]
+    mine = pack_message(one.fields for one in sealed)
+    with turn.clock("exchange"):
+        messages = gather(mine, comm, channel)
+    with turn.clock("decode"):
+        by_rank = [
+            own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
+        ]
+    with turn.clock("accumulate"):
+        return outcomes(pieces, by_rank, comm.rank, rule)
+
+
+def outcomes(pieces: Sequence[Piece], by_rank: Sequence[Sequence[Sparse]], rank: int, rule: str) -> list[Outcome]:
+    """What comes of every rank's parts of the pieces."""
+    by_piece = zip(pieces, zip(*by_rank, strict=True), strict=True)
+    return [Gathered(rank, parts, isinstance(piece.x, Sparse), rule) for piece, parts in by_piece]
 
 
 class Gathered(Outcome):

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from .. import kernels
 from ..comm import Communicator
 from ..contract import Context, Exchange
@@ -32,7 +30,7 @@ from ..values.raw import RawValues
 from ..wire import Frame, pack_message
 from .combine import RULES, combine
 from .messages import FINITE, NEVER_SENT, SPOILED, check_notice, notice, read, read_frames
-from .turn import Outcome, Turn
+from .turn import Meant, Outcome, Turn
 
 VALUES = (Chain((Distinct(),)), Chain((RawValues(), Deflate())))
 TAG = 41
@@ -70,7 +68,7 @@ class Root(Exchange):
             body = memoryview(answer)[1:]
             means = read_frames(body, pieces, own, self.rank, lambda piece: work_dtype(piece.dtype).name)
         finite = answer[:1] == FINITE
-        return [Meant(sent, mean, finite) for sent, mean in zip(own, means, strict=True)]
+        return [Meant(sent, mean, finite, sent.dtype) for sent, mean in zip(own, means, strict=True)]
 
     def refuse(self, comm: Communicator, channel: str) -> None:
         if comm.rank != self.rank:
@@ -121,17 +119,3 @@ def code(parts: Sequence[Sparse], rule: str, scheme: Scheme) -> Frame:
 
 def _nothing_else(where: Array) -> Array:
     raise AssertionError("an index codec without loss sends the entries that it is given")
-
-
-class Meant(Outcome):
-    """What this rank sent, and the mean as the root coded it."""
-
-    def __init__(self, sent: Sparse, mean: Sparse, finite: bool) -> None:
-        self.sent, self.finite, self._mean = sent, finite, mean
-
-    def mean_into(self, out: Array) -> None:
-        with np.errstate(invalid="ignore"):
-            out[:] = self._mean.flat()
-
-    def mean_sparse(self) -> Sparse:
-        return self.sent.like(self._mean.indices, self._mean.work_values)

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..comm import Communicator
 from ..contract import Context
 from ..kernels import Array
 from ..piece import Piece
 from ..scheme import Scheme
 from ..seal import Sealed, Selection
-from ..sparse import Sparse
+from ..sparse import Sparse, held
+from .combine import combine_into
 
 
 @dataclass
@@ -47,10 +50,14 @@ class Turn:
     clock: Clock = field(default_factory=Clock)
 
     def seal(self, piece: Piece) -> Sealed:
-        """A piece's selection and its frame; the piece's buffers are only read."""
+        """The frame of a piece's selection; the piece's buffers are only read."""
+        return self.offer(piece)[1]
+
+    def offer(self, piece: Piece) -> tuple[Selection, Sealed]:
+        """A piece's selection and its frame."""
         selection, ctx = self.select(piece)
         with self.clock("encode"):
-            return piece.encode(selection, self.scheme, ctx)
+            return selection, piece.encode(selection, self.scheme, ctx)
 
     def select(self, piece: Piece) -> tuple[Selection, Context]:
         """A piece's selection alone, and what the codecs may know."""
@@ -88,3 +95,21 @@ class Outcome(ABC):
         if arrived is None:
             return sent
         return sent.like(sent.indices[arrived], sent.values.reshape(-1, sent.width)[arrived].reshape(-1))
+
+
+class Meant(Outcome):
+    """What this rank sent, and the mean as entries in the work dtype of a tensor of `dtype`."""
+
+    def __init__(self, sent: Sparse, mean: Sparse, finite: bool, dtype: str) -> None:
+        self.sent, self.finite, self._mean, self._dtype = sent, finite, mean, dtype
+
+    def mean_into(self, out: Array) -> None:
+        if self._mean.transform is None:
+            combine_into(out, [self._mean], "all")
+        else:
+            with np.errstate(invalid="ignore"):
+                out[:] = self._mean.flat()
+
+    def mean_sparse(self) -> Sparse:
+        mean, numbers = self._mean, held(self._mean.work_values, self._dtype)
+        return Sparse.trusted(mean.indices, numbers, mean.shape, self._dtype, mean.width, mean.transform)

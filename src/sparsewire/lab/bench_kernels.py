@@ -18,6 +18,7 @@ from ..compression import compress
 from ..contract import Context
 from ..exchange import Piece
 from ..exchange.allgather import Gathered
+from ..exchange.sketch_table import Table
 from ..kernels import Array
 from ..scheme import scheme
 from ..sparse import Sparse, entries
@@ -71,7 +72,8 @@ def main(args: argparse.Namespace) -> int:
 def run(size: int, ratio: float, repeat: int) -> dict[str, Any]:
     """Machine, settings and a row per case."""
     data = Data(measure.noise(size), measure.share(ratio, size), ratio, kernels.threads)
-    cases = [case for part in (_floors, _dense, _steps, _torch, _codecs, _whole, _spectral) for case in part(data)]
+    parts = (_floors, _dense, _steps, _sketch, _torch, _codecs, _whole, _spectral)
+    cases = [case for part in parts for case in part(data)]
     runs = {case.name: case.run for case in cases}
     slow = frozenset(case.name for case in cases if case.slow)
     with measure.progress(repeat * len(cases)) as advance:
@@ -161,6 +163,17 @@ def _run_all(runs: list[Run]) -> None:
 
 def _peer(data: Data, seed: int) -> tuple[Array, Array]:
     return measure.uniform_indices(data.x.size, data.k, seed), measure.noise(data.k, seed)
+
+
+def _sketch(data: Data) -> Iterator[Case]:
+    """What `exchange=sketch` does for k entries: its own table, and what a table says of them."""
+    values, table = (
+        measure.noise(data.k, 1),
+        Table(measure.uniform_indices(data.x.size, data.k), 1, data.k // 4 + 1, (7,)),
+    )
+    numbers = np.zeros(table.numbers, np.float32)
+    yield Case("sketch insert", lambda: table.insert(numbers, values))
+    yield Case("sketch project", lambda: replace(table).project(numbers))  # a new one counts its loads again
 
 
 def _torch(data: Data) -> Iterator[Case]:

@@ -16,6 +16,7 @@ from .group import CourierGroup
 from .hook import free_hook
 from .link import Link
 from .optimizers import fit_optimizer
+from .prune import find_masks, masked
 
 
 def attach(
@@ -67,11 +68,13 @@ def attach(
             fit = fit_optimizer(optimizer, settings, named)
             if fit is not None:
                 settings = replace(settings, momenta=fit.momenta, rates=fit.rates)
+            if settings.schedule.scheme.exchange.uses_masks:
+                settings = replace(settings, masks=find_masks(named, wrapped.module))
             hook = free_hook(wrapped)
         except Exception as error:
             refuse(group.comm, error)
             raise
-        agree(group.comm, settings, named)
+        agree(group.comm, settings, named, masked(settings, named))
     except BaseException:
         group.leave()
         raise

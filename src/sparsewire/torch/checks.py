@@ -71,7 +71,7 @@ def read_settings(
     if not is_positive(timeout):
         raise InputError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
     schedule = SchemeSchedule(_usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
-    names = _excluded(named, exclude)
+    names = excluded(named, exclude)
     scale = None if scaler is None else scaler.get_scale
     shapes = {name: (*parameter.shape, *(2,) * parameter.is_complex()) for name, parameter in named.items()}
     return Settings(
@@ -97,7 +97,8 @@ def _usable(scheme: Scheme) -> Scheme:
     return scheme
 
 
-def _excluded(named: Mapping[str, torch.nn.Parameter], exclude: Exclude) -> frozenset[str]:
+def excluded(named: Mapping[str, torch.nn.Parameter], exclude: Exclude) -> frozenset[str]:
+    """The names that patterns or a function pick; a pattern that picks none is an error."""
     if callable(exclude):
         return frozenset(name for name, parameter in named.items() if exclude(name, parameter))
     patterns = _patterns(exclude)

@@ -64,3 +64,4 @@ from .rice import (
     unpack_deltas,
 )
 from .rows import row_norms
+from .sketch import sketch_insert, sketch_load, sketch_query
