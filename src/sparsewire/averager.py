@@ -150,7 +150,8 @@ class Averager:
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
         x, masks = numbers[segment.start : segment.stop], self.settings.masks if plan.exchange.uses_masks else None
         state = self.states.of(segment, plan.memory.buffers, x.dtype)
-        return Piece(segment.name, x, (x.size,), dtype, state, mask=None if masks is None else masks.of(segment.spans))
+        shape = self.settings.shape(segment.name, x.size, plan)
+        return Piece(segment.name, x, shape, dtype, state, mask=None if masks is None else masks.of(segment.spans))
 
     def _pieces(self, opened: Sequence[Open], plan: Scheme) -> Iterator[Piece]:
         for one in opened:
