@@ -163,6 +163,7 @@ class Settings:
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
     momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
     rates: Callable[[], Mapping[str, float]] | None = None  # its learning rates by parameter; None: constant
+    follow_rate: bool = False  # what waits keeps its weight when they change
     on_sent: Callable[[str, Sparse], None] | None = None  # what of a tensor got from here into the mean
     masks: Masks | None = None  # which elements a pruned model has left, for an exchange that uses them
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks

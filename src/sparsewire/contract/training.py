@@ -181,6 +181,11 @@ class Memory(Codec):
         return momentum
 
     @property
+    def lead(self) -> float:
+        """The share of a velocity that lies in the residual: the next step's momentum, which does not wait."""
+        return 0.0
+
+    @property
     def kept_mean(self) -> float:
         """The share of each mean that the buffers take up for the next step, as the movement of the weights."""
         return 0.0
