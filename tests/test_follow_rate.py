@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from strategies import make, same_bits
 from test_averager import averager
-from test_memory import K, NUMEL, selected
+from test_memory import NUMEL, K, selected
 
 from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
