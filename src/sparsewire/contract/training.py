@@ -11,8 +11,8 @@ import numpy as np
 
 from .. import kernels
 from ..kernels import Array
-from ..kernels.scratch import recycled, scratch
-from ..sparse import entries
+from ..kernels.scratch import scratch
+from ..sparse import entries, magnitudes
 from .base import Codec, Context
 
 
@@ -127,11 +127,7 @@ class Transform(Codec):
 
     def norms(self, coefficients: Array) -> Array:
         """What the selection compares: each entry's magnitude."""
-        if self.width == 1:
-            return coefficients
-        out = recycled(coefficients.size // self.width, coefficients.dtype)
-        kernels.row_norms(out, coefficients, self.width)
-        return out
+        return magnitudes(coefficients, self.width)
 
 
 State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype
