@@ -83,7 +83,7 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
 
 def superneurons(theta: str = "0.85", bits: str = "10", chunk: str = "4096") -> Recipe:
     """SuperNeurons (arXiv 1811.08596): Fourier coefficients but the smallest, a share theta, as range-based floats."""
-    ratio = round(1 - _share(theta, "superneurons(theta=…)"), 12)
+    ratio = round(1 - _share(theta, "superneurons(theta=…)", "coefficients"), 12)
     transform, values = f"fft(chunk={chunk})", f"range_float(bits={bits})"
     return Recipe(f"topk(ratio={ratio}) | transform={transform} | indices=rice | values={values} | memory=residual")
 
@@ -155,13 +155,13 @@ def _mean(word: str) -> str:
     return word
 
 
-def _share(word: str, owner: str) -> float:
+def _share(word: str, owner: str, of: str = "weights") -> float:
     try:
         share = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise SchemeError(f"{owner} takes a share, 0 ≤ share < 1 or in %, not {word!r}")
+        raise SchemeError(f"{owner} takes a share of the {of}, 0 ≤ share < 1 or in %, not {word!r}")
     return share
 
 

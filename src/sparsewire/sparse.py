@@ -9,8 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from . import kernels
 from .errors import InputError
 from .kernels import Array, index_dtype
+from .kernels.scratch import recycled
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 LARGEST = {
@@ -208,6 +210,15 @@ def entries(numbers: Array, width: int) -> Array:
     """A view of flat numbers whose items are entries; pairs as complex numbers, which NumPy moves the fastest."""
     pairs = width == 2 and numbers.dtype.kind == "f" and numbers.itemsize >= 4
     return numbers.view(np.result_type(numbers.dtype, np.complex64)) if pairs else numbers.reshape(-1, width)
+
+
+def magnitudes(numbers: Array, width: int) -> Array:
+    """What entries are compared by: their numbers, or the norms of several."""
+    if width == 1:
+        return numbers
+    out = recycled(numbers.size // width, numbers.dtype)
+    kernels.row_norms(out, numbers, width)
+    return out
 
 
 def elements(indices: Array, width: int) -> Array:

@@ -11,8 +11,8 @@ import numpy as np
 
 from .. import kernels
 from ..kernels import Array
-from ..kernels.scratch import recycled, scratch
-from ..sparse import entries
+from ..kernels.scratch import scratch
+from ..sparse import entries, magnitudes
 from .base import Codec, Context
 
 
@@ -131,16 +131,7 @@ class Transform(Codec):
 
     def norms(self, coefficients: Array) -> Array:
         """What the selection compares: each entry's magnitude."""
-        return entry_norms(coefficients, self.width)
-
-
-def entry_norms(numbers: Array, width: int) -> Array:
-    """Each entry's magnitude, with its sign if it is one number; in memory that is used again."""
-    if width == 1:
-        return numbers
-    out = recycled(numbers.size // width, numbers.dtype)
-    kernels.row_norms(out, numbers, width)
-    return out
+        return magnitudes(coefficients, self.width)
 
 
 State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype

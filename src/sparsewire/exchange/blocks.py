@@ -14,12 +14,12 @@ from itertools import pairwise
 import numpy as np
 
 from .. import kernels
-from ..contract import Context, entry_norms
+from ..contract import Context
 from ..kernels import Array
 from ..rng import derive_key
 from ..scheme import Scheme
 from ..seal import Sealed, Selection, seal
-from ..sparse import Sparse, held, work_dtype
+from ..sparse import Sparse, held, magnitudes, work_dtype
 from .combine import add_up
 
 
@@ -80,7 +80,7 @@ class Block:
         where = np.union1d(self._own.indices, self._got.indices)
         numbers = self._mean_at(where)
         if self._due < where.size:
-            largest, _ = kernels.topk(entry_norms(numbers, self._own.width), self._due)
+            largest, _ = kernels.topk(magnitudes(numbers, self._own.width), self._due)
             where, numbers = where[largest], numbers.reshape(-1, self._own.width)[largest].reshape(-1)
         return replace(self._own, indices=where, values=numbers, at=self._mean_at)
 

@@ -19,7 +19,7 @@ from functools import reduce
 import numpy as np
 
 from .. import kernels
-from ..contract import Context, entry_norms
+from ..contract import Context
 from ..errors import FrameError, PeerError
 from ..kernels import Array
 from ..mask import DIGEST, Mask, digest
@@ -27,7 +27,7 @@ from ..piece import Piece
 from ..scheme import Scheme
 from ..seal import Selection, is_ordered
 from ..select import Nonzero, TopK
-from ..sparse import Sparse
+from ..sparse import Sparse, magnitudes
 from ..wire import Frame, pack_message
 from .messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
 from .turn import Turn
@@ -71,7 +71,7 @@ class Look:
 
 
 def _largest(offer: Selection, count: int) -> Array:
-    return offer.indices[kernels.topk(entry_norms(offer.values, offer.width), count)[0]]
+    return offer.indices[kernels.topk(magnitudes(offer.values, offer.width), count)[0]]
 
 
 @dataclass(frozen=True)
