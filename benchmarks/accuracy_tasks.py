@@ -5,6 +5,7 @@ Every task has three parts: what is trained on, what the learning rate is chosen
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,13 @@ MOMENTUM = 0.9
 WINDOW = 32  # tokens
 TESTED = 1000  # windows
 WORDS = 2000  # the most frequent; all others are one more
+UNITS = {
+    "accuracy": "test accuracy in %",
+    "loss": "test loss in nats",
+    "perplexity": "test perplexity",
+    "hits": "hit rate in %: how often the right candidate is among the best 10",
+}
+HIGHER = ("accuracy", "hits")  # is better
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Task:
-    """A training; `score` is "accuracy" or "loss", `batch` a rank's."""
+    """A training; `score` is one of `UNITS`, `batch` a rank's."""
 
     what: str
     load: Callable[[Path], Data]
@@ -55,21 +63,36 @@ class Task:
             return torch.optim.AdamW(model.parameters(), rate)
         return torch.optim.SGD(model.parameters(), rate, momentum=MOMENTUM)
 
+    def prepare(self, model: nn.Module) -> None:
+        """What is done to a rank's replica before it is trained."""
+
 
 def loss_of(model: nn.Module, part: Part) -> torch.Tensor:
     """Mean cross entropy in nats."""
-    return functional.cross_entropy(model(part[0]).flatten(0, -2), part[1].flatten())
+    return _cross_entropy(model(part[0]), part[1])
+
+
+def _cross_entropy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.flatten(0, -2), y.flatten())
+
+
+def _accuracy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (logits.argmax(-1) == y).float().mean()
+
+
+def _hits(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Who is as good as the right one stands before it, so that equal scores are no hit."""
+    return ((logits >= logits.gather(1, y[:, None])).sum(1) <= 10).float().mean()
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, part: Part, score: str) -> float:
-    """The share that is predicted right, or the loss."""
+    """The score of a part of the data."""
     model.eval()
-    total = 0.0
-    for x, y in zip(part[0].split(250), part[1].split(250), strict=True):
-        right = (model(x).argmax(-1) == y).float().mean() if score == "accuracy" else loss_of(model, (x, y))
-        total += len(x) * float(right)
-    return total / len(part[0])
+    mean_of = {"accuracy": _accuracy, "hits": _hits}.get(score, _cross_entropy)
+    batches = zip(part[0].split(250), part[1].split(250), strict=True)
+    mean = sum(len(x) * float(mean_of(model(x), y)) for x, y in batches) / len(part[0])
+    return math.exp(mean) if score == "perplexity" else mean
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -113,24 +136,24 @@ def residual_network(data: Data) -> nn.Module:
 
 def shakespeare(folder: Path) -> Data:
     """Characters; the last tenth is for testing, the twentieth before it for choosing the rate (1,000 windows each)."""
-    text = _read(folder / "tinyshakespeare.txt")
-    return _windows(list(text), sorted(set(text)))
+    text = read_text(folder / "tinyshakespeare.txt")
+    return windows(list(text), sorted(set(text)))
 
 
 def wikitext(folder: Path) -> Data:
     """Words."""
-    words = _read(folder / "wikitext2-a.txt").split()
-    return _windows(words, [word for word, _ in Counter(words).most_common(WORDS)])
+    words = read_text(folder / "wikitext2-a.txt").split()
+    return windows(words, [word for word, _ in Counter(words).most_common(WORDS)])
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if len(text) < 100 * WINDOW:
         raise InputError(f"{path} is too short to train on")
     return text
 
 
-def _windows(tokens: Sequence[str], known: Sequence[str]) -> Data:
+def windows(tokens: Sequence[str], known: Sequence[str]) -> Data:
     number = {token: place for place, token in enumerate(known)}
     ids = torch.tensor([number.get(token, len(known)) for token in tokens])
     first, second = len(ids) * 17 // 20, len(ids) * 18 // 20

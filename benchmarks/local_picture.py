@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,19 @@ def colour(rule: str) -> str:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """A panel per task: quality against bits per parameter and step, a dot per seed, a line through a rule's mean."""
+    """A panel per task: quality against bits per parameter and step, a dot per seed, a mark at a rule's mean."""
+    names = [name for name in LOCAL if any(row["task"] == name for row in result["rows"])]
+    draw_panels(path, names, lambda axes, name: draw_task(axes, name, [r for r in result["rows"] if r["task"] == name]))
+
+
+def draw_panels(path: Path, names: Sequence[str], draw_one: Callable[[Any, str], None]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = [name for name in LOCAL if any(row["task"] == name for row in result["rows"])]
     figure = Figure(figsize=(1 + 6 * len(names), 5.5), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        draw_task(axes, name, [row for row in result["rows"] if row["task"] == name])
+        draw_one(axes, name)
     write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
 
 
@@ -37,14 +41,18 @@ def draw_task(axes: Any, name: str, rows: Sequence[Row]) -> None:
     accuracy = LOCAL[name].score == "accuracy"
     for rule in [rule for rule in RULES if any(row["rule"] == rule for row in rows)]:
         some = [row for row in rows if row["rule"] == rule]
-        bits, scores = [row["bits"] for row in some], [row["score"] * (100 if accuracy else 1) for row in some]
-        axes.plot(bits, scores, "o", color=colour(rule), alpha=0.4)
-        place = statistics.fmean(bits), statistics.fmean(scores)
-        axes.plot(*place, "D", color=colour(rule))
-        axes.annotate(rule, place, xytext=(6, 6), textcoords="offset points", fontsize=8, color=colour(rule))
-    axes.set_xscale("log")
+        draw_rule(axes, rule, colour(rule), [(row["bits"], row["score"] * (100 if accuracy else 1)) for row in some])
     axes.set_xlabel("bits sent per parameter and step (dense: 32)")
     axes.set_ylabel("test accuracy in %" if accuracy else "test loss in nats, lower is better")
     axes.set_title(LOCAL[name].what, fontsize=10)
+
+
+def draw_rule(axes: Any, rule: str, shade: str, dots: Sequence[tuple[float, float]]) -> None:
+    """A dot per seed, and the rule's name at their mean."""
+    axes.plot(*zip(*dots, strict=True), "o", color=shade, alpha=0.4)
+    place = [statistics.fmean(some) for some in zip(*dots, strict=True)]
+    axes.plot(*place, "D", color=shade)
+    axes.annotate(rule, place, xytext=(6, 6), textcoords="offset points", fontsize=8, color=shade)
+    axes.set_xscale("log")
     axes.margins(0.25, 0.12)
     axes.grid(alpha=0.2)

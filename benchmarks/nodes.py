@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from network import UNLIMITED, bits_per_second, guarded, network, read_rate
+from network import guarded
 
 from sparsewire.lab import bench_train, measure
-from sparsewire.lab.arguments import add_json
+from sparsewire.lab.arguments import UNLIMITED, add_json, read_rate
 from sparsewire.lab.bench_train import MODELS, stages_table, steps_table
+from sparsewire.lab.network import bits_per_second, network
 from sparsewire.lab.tables import publish
 
 FLAT, NODES = "flat", "nodes"

@@ -24,6 +24,7 @@ import pytest
 from sparsewire.comm import Communicator
 from sparsewire.errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed
 from sparsewire.exchange.routes import shift
+from sparsewire.sparse import from_bfloat16, to_bfloat16
 
 LIMIT = 1.0  # seconds that a group waits for a rank that never arrives
 
@@ -73,6 +74,22 @@ def one_large_step_is_not_paid_for_ever(comm: Communicator) -> None:
     before = comm.bytes_sent
     gathered(comm, bytes(10_000), "falling")
     assert 10_000 <= comm.bytes_sent - before <= 10_000 * 17 / 16 + 64 + 8
+
+
+def sums_of_bfloat16_move_two_bytes_a_number(comm: Communicator) -> None:
+    drawn = [np.random.default_rng(rank).standard_normal(5_001) for rank in range(comm.size)]
+    parts = [to_bfloat16(numbers.astype(np.float32)) for numbers in drawn]
+    before = comm.bytes_sent
+    total = comm.sum_bfloat16(parts[comm.rank])
+    assert comm.bytes_sent - before == 2 * 5_001
+    assert len(set(gathered(comm, total.tobytes(), "halves"))) == 1
+    numbers = [from_bfloat16(part) for part in parts]
+    largest = comm.size * np.abs(numbers).max()
+    np.testing.assert_allclose(from_bfloat16(total), np.sum(numbers, axis=0), rtol=0, atol=largest * comm.size / 256)
+    one = to_bfloat16(np.array([comm.rank == 0, np.nan, comm.size], np.float32))
+    seen = from_bfloat16(comm.sum_bfloat16(one))
+    assert seen[0] == 1 and np.isnan(seen[1]) and seen[2] == comm.size**2
+    assert comm.sum_bfloat16(one[:0]).size == 0
 
 
 def swapped(comm: Communicator, step: int, length: Callable[[int, int], int], channel: str) -> None:
@@ -273,6 +290,7 @@ LAWS: dict[str, Callable[[Communicator], None]] = {
         similar_sizes_of_every_pair_need_one_collective_and_little_padding,
         a_payload_for_every_rank_is_due,
         sums_have_the_same_bits_on_every_rank,
+        sums_of_bfloat16_move_two_bytes_a_number,
         integers_and_bits_are_combined_exactly,
         reduce_keeps_the_shape_and_leaves_its_input_alone,
         what_some_engine_cannot_carry_is_refused_by_all,

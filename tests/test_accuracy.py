@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from digits import save_digits
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "accuracy.py"
 LOCAL = SCRIPT.with_name("local.py")
@@ -17,15 +17,7 @@ LOCAL = SCRIPT.with_name("local.py")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Digits that a bright row tells."""
-    rng = np.random.default_rng(0)
-    parts: dict[str, np.ndarray] = {}
-    for part, count in (("train", 130), ("test", 40)):
-        labels = rng.integers(0, 10, count).astype(np.uint8)
-        pixels = rng.integers(0, 50, (count, 28, 28)).astype(np.uint8)
-        pixels[np.arange(count), 2 * labels] = 255
-        parts |= {f"{part}_x": pixels, f"{part}_y": labels}
-    np.savez(tmp_path / "mnist.npz", **parts)
+    save_digits(tmp_path)
     (tmp_path / "tinyshakespeare.txt").write_text("so shaken as we are, so wan with care, " * 200)
     return tmp_path
 

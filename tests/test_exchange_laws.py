@@ -103,7 +103,7 @@ def hold(comm: Communicator, s: str, rounding: float, steps: int = 2) -> None:
 
 
 def schemes(exchange: str, every: int = 1, start: int = 0) -> Iterator[str]:
-    return (f"{coding} | exchange={exchange}" for coding in CODINGS[start::every])
+    return (f"{coding} | exchange={exchange}" for coding in CODINGS[start :: every * ROWS[exchange].every])
 
 
 @pytest.mark.parametrize("exchange", ROWS)

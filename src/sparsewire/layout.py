@@ -22,12 +22,13 @@ from .sparse import Sparse, work_dtype
 
 @dataclass(frozen=True)
 class Slice:
-    """A parameter's place in its bucket, or that of a part of one (`part_of` elements)."""
+    """A parameter's place in its bucket, or that of a part of one: of `part_of` elements, after the first `skipped`."""
 
     name: str
     start: int
     stop: int
     part_of: int | None = None
+    skipped: int = 0
 
     @property
     def size(self) -> int:
@@ -106,6 +107,11 @@ class Segment:
     @property
     def stop(self) -> int:
         return self.members[-1].stop
+
+    @property
+    def spans(self) -> list[tuple[str, int, int, int]]:
+        """Name, first place and last + 1 of each parameter within the segment; the elements before its part."""
+        return [(item.name, item.start - self.start, item.stop - self.start, item.skipped) for item in self.members]
 
 
 @dataclass(frozen=True)

@@ -194,5 +194,5 @@ class _Part:
         self.numbers = np.empty(self.cuts.size(part), dtype)
         found, at = [], 0
         for item, (start, stop) in zip(slices, ranges[part], strict=True):
-            found.append(Slice(item.name, at, (at := at + stop - start), item.size))
+            found.append(Slice(item.name, at, (at := at + stop - start), item.size, start - item.start))
         self.slices = tuple(found)

@@ -21,10 +21,12 @@ from .syntax import read_call, split
 
 @dataclass(frozen=True)
 class Recipe:
-    """A scheme's text, and the settings of local steps that the method has; none if it exchanges gradients."""
+    """A scheme's text, the settings of local steps that the method has (none if it exchanges gradients), and the share
+    of the weights that it prunes before."""
 
     scheme: str
     local: Mapping[str, Any] = field(default_factory=dict)
+    pruned: float | None = None
 
 
 def deepreduce(ratio: str = "1%", indices: str = "bloom(fpr=0.001, policy=p2)", values: str = "raw") -> Recipe:
@@ -79,6 +81,38 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
     return Recipe("nonzero | indices=best | values=raw | memory=none", local)
 
 
+def superneurons(theta: str = "0.85", bits: str = "10", chunk: str = "4096") -> Recipe:
+    """SuperNeurons (arXiv 1811.08596): Fourier coefficients but the smallest, a share theta, as range-based floats."""
+    ratio = round(1 - _share(theta, "superneurons(theta=…)"), 12)
+    transform, values = f"fft(chunk={chunk})", f"range_float(bits={bits})"
+    return Recipe(f"topk(ratio={ratio}) | transform={transform} | indices=rice | values={values} | memory=residual")
+
+
+def demo(topk: str = "32", chunk: str = "64", decay: str = "0.999") -> Recipe:
+    """DeMo (arXiv 2411.19870): the largest cosine coefficients of every tile, a decayed residual as its momentum.
+
+    The optimizer applies the sign of the mean.
+    """
+    select = f"chunk_topk(k={topk}, chunk={_steps(chunk, 'demo(chunk=…)') ** 2})"
+    transform = f"dct(block={chunk}, two_dimensional=true)"
+    return Recipe(f"{select} | transform={transform} | indices=best | values=entropy | memory=residual(decay={decay})")
+
+
+def scalecom(ratio: str = "1%", values: str = "float32") -> Recipe:
+    """ScaleCom (arXiv 2104.11125): the ranks take turns; what one of them selects is everyone's support."""
+    return Recipe(f"topk({ratio}) | memory=residual | exchange=shared(support=leader, values={values})")
+
+
+def pactrain(ratio: str = "50%", values: str = "ternary") -> Recipe:
+    """PacTrain (arXiv 2505.18563): of a pruned model the survivors, without indices, in an ordinary all_reduce.
+
+    `ratio` is the share of weights that `sparsewire.torch.prune` prunes when it is given this text. Nothing is kept:
+    all survivors are sent, int8 and ternary with the right expectation.
+    """
+    plan = f"nonzero | memory=none | exchange=shared(support=mask, values={values})"
+    return Recipe(plan, pruned=_share(ratio, "pactrain(ratio=…)"))
+
+
 def spardl(ratio: str = "1%") -> Recipe:
     """SparDL (arXiv 2304.00737): top-k by a sparse reduce-scatter in ⌈log2 ranks⌉ rounds, nothing lost on the way."""
     return Recipe(f"topk({ratio}) | values=raw | memory=residual | exchange=reduce_scatter(route=log)")
@@ -91,7 +125,21 @@ def s2(volume: str = "0.25", rows: str = "1", decode: str = "project", select: s
 
 
 PRESETS: dict[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco, spardl, s2)
+    preset.__name__: preset
+    for preset in (
+        deepreduce,
+        skcompress,
+        sbc,
+        stc,
+        sparseloco,
+        diloco,
+        spardl,
+        s2,
+        scalecom,
+        pactrain,
+        superneurons,
+        demo,
+    )
 }
 
 
@@ -105,6 +153,16 @@ def _mean(word: str) -> str:
     if word not in ("all", "senders"):
         raise SchemeError(f"mean=… is all (ranks) or senders (of a coordinate), not {word!r}")
     return word
+
+
+def _share(word: str, owner: str) -> float:
+    try:
+        share = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise SchemeError(f"{owner} takes a share, 0 ≤ share < 1 or in %, not {word!r}")
+    return share
 
 
 def expand(name: str, settings: Mapping[str, str]) -> Recipe:
@@ -124,10 +182,30 @@ def local_settings(spec: object) -> dict[str, Any]:
     >>> local_settings("topk(1%)")
     {}
     """
+    recipe = _recipe(spec)
+    return dict(recipe.local) if recipe else {}
+
+
+def pruned_share(text: str) -> float:
+    """The share of the weights to prune that a preset's text, or a text such as "80%", stands for.
+
+    >>> pruned_share("pactrain(ratio=80%)"), pruned_share("50%")
+    (0.8, 0.5)
+    """
+    recipe = _recipe(text)
+    if recipe is None:
+        return _share(text, "ratio")
+    if recipe.pruned is None:
+        raise SchemeError(f"{text} prunes nothing: give a ratio, or pactrain(ratio=…)")
+    return recipe.pruned
+
+
+def _recipe(spec: object) -> Recipe | None:
+    """What a text that starts with a preset stands for."""
     call = read_call(split(spec, "|", spec)[0], spec) if isinstance(spec, str) else None
     if call is None or call[0] not in PRESETS or call[0] in registry.codecs("select"):
-        return {}
-    return dict(expand(*call).local)
+        return None
+    return expand(*call)
 
 
 def list_codecs() -> dict[str, list[str]]:

@@ -12,11 +12,22 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from ..errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed, add_note
-from .base import Array, BytesLike, Communicator, as_bytes, check_parts, check_peer, check_reducible, check_root
+from .base import (
+    Array,
+    BytesLike,
+    Communicator,
+    Halves,
+    add_bfloat16,
+    as_bytes,
+    check_parts,
+    check_peer,
+    check_reducible,
+    check_root,
+)
 
 T = TypeVar("T")
 GRACE = 2.0  # after a failure the others end at their next collective; a rank stuck elsewhere is left behind
-REDUCE = {"sum": np.add, "max": np.maximum, "bor": np.bitwise_or}
+REDUCE: dict[str, Callable[[Array, Array], Array]] = {"sum": np.add, "max": np.maximum, "bor": np.bitwise_or}
 
 
 def run_ranks(n: int, fn: Callable[[Communicator], T], timeout: float = 60.0) -> list[T]:
@@ -70,11 +81,10 @@ class ThreadCommunicator(Communicator):
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
-        call = f"all_reduce({array.dtype}{list(array.shape)}, {op!r})"
-        # The last rank to arrive adds up, while the others cannot yet change their arrays.
-        total: Array = self._meet(call, array, functools.partial(_reduce, op), array.nbytes)
-        self.bytes_received += array.nbytes
-        return total.copy()
+        return self._reduce(f"all_reduce({array.dtype}{list(array.shape)}, {op!r})", array, REDUCE[op])
+
+    def sum_bfloat16(self, bits: Halves) -> Halves:
+        return self._reduce(f"sum_bfloat16({list(bits.shape)})", bits, add_bfloat16)
 
     def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
         check_root(self, root)
@@ -104,6 +114,13 @@ class ThreadCommunicator(Communicator):
         self._close_splits()
         self._closed = True
 
+    def _reduce(self, call: str, array: Array, add: Callable[[Array, Array], Array]) -> Array:
+        """In rank order, so the rounding does not depend on who came first."""
+        # The last rank to arrive adds up, while the others cannot yet change their arrays.
+        total = self._meet(call, array, lambda arrays: np.asarray(functools.reduce(add, arrays)), array.nbytes)
+        self.bytes_received += array.nbytes
+        return np.array(total)
+
     def _part(self, members: Sequence[int]) -> ThreadCommunicator:
         return ThreadCommunicator(self._hub.part(tuple(members), len(self._splits)), members.index(self.rank))
 
@@ -116,11 +133,6 @@ class ThreadCommunicator(Communicator):
     def _check_open(self, call: str) -> None:
         if self._closed:
             raise CommError(f"{call}: the communicator is closed")
-
-
-def _reduce(op: str, arrays: list[Array]) -> Array:
-    """In rank order, so the rounding does not depend on who came first."""
-    return np.asarray(functools.reduce(REDUCE[op], arrays))
 
 
 class _Round:

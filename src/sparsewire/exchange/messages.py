@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..codec import decode_parsed
+from ..codec import decode_parsed, decode_support
 from ..comm import Communicator
 from ..errors import FrameError, PeerError
+from ..kernels import Array
 from ..piece import Piece
 from ..scheme import from_record
+from ..seal import Selection
 from ..sparse import Sparse
 from ..transform import Identity
 from ..wire import Frame, unpack_message
 
+Entries = Sparse | Selection  # what tells this rank's width and transform
 NEVER_SENT = "it failed before it could send"
 FAILED, FINITE, SPOILED = b"\0", b"\1", b"\2"  # how a message begins that may be a notice
 
@@ -29,20 +32,29 @@ def check_notice(message: bytes | memoryview) -> None:
         raise PeerError(bytes(message[1:]).decode(errors="replace"))
 
 
-def read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int) -> list[Sparse]:
+def read(message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], rank: int) -> list[Sparse]:
     """What another rank sent of the same pieces; anything else is a `PeerError` that names it."""
     return read_frames(message, pieces, own, rank, own_dtype)
 
 
+def read_supports(message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], rank: int) -> list[Array]:
+    """The same where frames name entries only."""
+    with blaming(rank):
+        frames = parse(message, pieces, own, own_dtype)
+        if any(len(frame.values) for frame in frames):
+            raise FrameError("values where only a support is due")
+        return [decode_support(frame) for frame in frames]
+
+
 def read_frames(
-    message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], rank: int, dtype: Callable[[Piece], str]
+    message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], rank: int, dtype: Callable[[Piece], str]
 ) -> list[Sparse]:
     with blaming(rank):
         return [decode_parsed(frame) for frame in parse(message, pieces, own, dtype)]
 
 
 def parse(
-    message: memoryview, pieces: Sequence[Piece], own: Sequence[Sparse], dtype: Callable[[Piece], str]
+    message: memoryview, pieces: Sequence[Piece], own: Sequence[Entries], dtype: Callable[[Piece], str]
 ) -> list[Frame]:
     """A message's frames, if they are of the tensors that are due."""
     if not len(message):
@@ -50,7 +62,8 @@ def parse(
     frames = unpack_message(message, max(map(_numel, pieces), default=0))
     _check_tensors(frames, pieces, dtype)
     for frame, mine in zip(frames, own, strict=True):
-        if (frame.width, from_record(frame.record).transform) != (mine.width, mine.transform or Identity()):
+        transform = from_record(frame.record).transform.fitted(frame.shape)
+        if (frame.width, transform) != (mine.width, mine.transform or Identity()):
             raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
     return frames
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
+EXCHANGE_CODECS = "indices=rice | values=qsgd(bits=7)"
 # For SGD with momentum; in a run as short as the demo's, masking the velocity costs more than it gives.
 DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"
+UNLIMITED = "unlimited"
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -70,6 +73,31 @@ def add_bench(kinds: Any) -> None:
     parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
     add_json(parser)
 
+    _add_exchange(kinds)
+
+
+def _add_exchange(kinds: Any) -> None:
+    parser = add(
+        kinds, "exchange", _lab("bench_exchange"), "bytes and time of every exchange against the number of ranks",
+        "Bytes are counted on in-process ranks, times are those of processes over gloo, beside what a model says.",
+    )  # fmt: skip
+    parser.add_argument("--exchanges", nargs="+", metavar="EXCHANGE", help="default: all, in their usual settings")
+    parser.add_argument("--numel", type=count, default=1_000_000, help="elements per rank (default: %(default)s)")
+    parser.add_argument("--ratio", type=share, default=0.01, help="share that is not zero (default: %(default)s)")
+    parser.add_argument("--codecs", default=EXCHANGE_CODECS, help='of the scheme (default: "%(default)s")')
+    parser.add_argument("--ranks", type=count, nargs="+", default=[2, 4, 8, 16, 32], metavar="P", help="in-process")
+    parser.add_argument(
+        "--processes", type=count, nargs="*", default=[2, 4, 8], metavar="P", help="to time (none: no times)"
+    )
+    parser.add_argument("--links", type=read_rate, nargs="+", metavar="RATE", help="unlimited, 1gbit, 100mbit: to time")
+    parser.add_argument("--steps", type=count, default=5, help="timed of each exchange (default: %(default)s)")
+    parser.add_argument(
+        "--latency", type=latency, default="50", metavar="US", help="µs per round at 10,000 ranks (default: 50)"
+    )
+    parser.add_argument("--bandwidth", type=read_rate, metavar="RATE", help="its links (default: 1gbit and 100mbit)")
+    parser.add_argument("--picture", type=output_file, metavar="OUT.png", help="draw it")
+    add_json(parser)
+
 
 def add_demo(commands: Any) -> None:
     parser = add(commands, "demo", _lab("demo"), "two ranks train on digits, plain and compressed, side by side")
@@ -97,6 +125,23 @@ def share(word: str) -> float:
     if not 0 < share <= 1:
         raise argparse.ArgumentTypeError(f"{word!r} is not a share: 0.01 or 1%")
     return share
+
+
+def read_rate(word: str) -> str:
+    if word != UNLIMITED and (word[-4:] not in UNITS or not word[:-4].isdecimal() or int(word[:-4]) < 1):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a rate: 100mbit, 1gbit or {UNLIMITED}")
+    return word
+
+
+def latency(word: str) -> float:
+    """Seconds, from microseconds."""
+    try:
+        found = float(word) / 1e6
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1e3:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of microseconds")
+    return found
 
 
 def output_file(word: str) -> Path:

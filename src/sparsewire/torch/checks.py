@@ -72,10 +72,20 @@ def read_settings(
     if not is_positive(timeout):
         raise InputError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
     schedule = SchemeSchedule(_usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
-    names = _excluded(named, exclude)
+    names = excluded(named, exclude)
     scale = None if scaler is None else scaler.get_scale
+    shapes = {name: (*parameter.shape, *(2,) * parameter.is_complex()) for name, parameter in named.items()}
     return Settings(
-        schedule, names, int(dense_below), select_per, int(seed), on_step, scale, clip_norm=clip_norm, nodes=nodes
+        schedule,
+        names,
+        int(dense_below),
+        select_per,
+        int(seed),
+        on_step,
+        scale,
+        clip_norm=clip_norm,
+        nodes=nodes,
+        shapes=shapes,
     )
 
 
@@ -97,7 +107,8 @@ def _usable(scheme: Scheme) -> Scheme:
     return scheme
 
 
-def _excluded(named: Mapping[str, torch.nn.Parameter], exclude: Exclude) -> frozenset[str]:
+def excluded(named: Mapping[str, torch.nn.Parameter], exclude: Exclude) -> frozenset[str]:
+    """The names that patterns or a function pick; a pattern that picks none is an error."""
     if callable(exclude):
         return frozenset(name for name, parameter in named.items() if exclude(name, parameter))
     patterns = _patterns(exclude)
