@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from ..comm import Communicator
-from ..comm.base import Array, BytesLike, as_bytes
+from ..comm.base import Array, BytesLike, Halves, as_bytes
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,10 @@ class Tally(Communicator):
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         self._add("all_reduce", all_reduce(array.nbytes, self.size))
         return self._comm.all_reduce(array, op)
+
+    def sum_bfloat16(self, bits: Halves) -> Halves:
+        self._add("all_reduce", all_reduce(bits.nbytes, self.size))
+        return self._comm.sum_bfloat16(bits)
 
     def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
         found = self._comm.broadcast(data, root)
