@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparsewire.errors import SparsewireError
@@ -63,22 +63,28 @@ def show(result: dict[str, Any]) -> str:
     return f"links of {result['rate']}\n{bench_train.show(result)}{goal}\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
+def guarded(script: str, work: Callable[[], list[dict[str, Any]]]) -> tuple[int, list[dict[str, Any]]]:
+    """(exit status, results); an error or an obstacle is said, and the namespaces are removed whatever happens."""
     problem = obstacle() or (None if measure.has("torch") else "torch is not installed")
     if problem:
-        print(f"network.py: {problem}", file=sys.stderr)
-        return CANNOT
+        print(f"{script}: {problem}", file=sys.stderr)
+        return CANNOT, []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` removes the namespaces
     try:
-        results = [run(rate, options) for rate in options.rate or ["100mbit"]]
+        return 0, work()
     except SparsewireError as error:
-        print(f"network.py: {error}", file=sys.stderr)
-        return 2
+        print(f"{script}: {error}", file=sys.stderr)
+        return 2, []
     except KeyboardInterrupt:
-        return 130
-    publish("\n".join(map(show, results)), results, options.json)
-    return int(options.check and any(result["met"] is False for result in results))
+        return 130, []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    status, results = guarded("network.py", lambda: [run(rate, options) for rate in options.rate or ["100mbit"]])
+    if results:
+        publish("\n".join(map(show, results)), results, options.json)
+    return status or int(options.check and any(result["met"] is False for result in results))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def hand_out(buffer: Buffer, numbers: Array, means: dict[str, Mean], settings: S
     rates = settings.rates() if settings.rates is not None else {}
     for item in buffer.slices:
         momentum = momenta.get(item.name, 0.0) if momenta is not None else memory.held_momentum
-        if settings.is_sparse(item.name, item.size) and (momentum or (memory.kept_mean and rates)):
+        if settings.is_sparse(item.name, item.whole) and (momentum or (memory.kept_mean and rates)):
             mean, before = numbers[item.start : item.stop], means.get(item.name)
             entries = kernels.threshold(mean, 1, threads=kernels.threads)
             means[item.name] = Mean(*entries, rates.get(item.name))

@@ -15,6 +15,7 @@ import numpy as np
 from . import kernels
 from .contract import Memory, State
 from .errors import InputError
+from .grid import Grid, cut, join
 from .kernels import Array, all_finite
 from .layout import Segment, Slice
 from .sparse import Sparse, work_dtype
@@ -198,13 +199,15 @@ def _check_size(name: str, saved: int, wanted: int) -> None:
         raise InputError(f"the state has {saved} numbers for {name!r}, its gradient {wanted}")
 
 
-def check_state(state: Mapping[str, Any], rank: int, size: int, memory: Memory) -> None:
+def check_state(state: Mapping[str, Any], rank: int, grid: Grid, memory: Memory) -> None:
     """Whether a saved state is this rank's and of this memory."""
     if state.get("version") != STATE_VERSION:
         raise InputError(f"a sparsewire state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
-    if (state["rank"], state["world_size"]) != (rank, size):
+    here = _whose(rank, grid.size, grid.facts(rank))
+    there = _whose(state["rank"], state["world_size"], state.get("nodes"))
+    if there != here:
         raise InputError(
-            f"this is the state of rank {state['rank']} of {state['world_size']}, here is rank {rank} of {size}: "
+            f"this is the state of {there}, here is {here}: "
             f"residuals are per rank; sparsewire.torch.load(link, folder) picks or deals them out"
         )
     unknown = {buffer for kept in state["buffers"].values() for buffer in kept} - set(memory.buffers)
@@ -212,11 +215,21 @@ def check_state(state: Mapping[str, Any], rank: int, size: int, memory: Memory) 
         raise InputError(f"the state has {', '.join(sorted(unknown))}, which memory={memory} does not keep")
 
 
+def _whose(rank: int, size: int, part: Mapping[str, int] | None) -> str:
+    whose = f"rank {rank} of {size}"
+    if part is None:
+        return whose
+    cut = f" cut every {part['unit']} elements" if part["unit"] > 1 else ""
+    return f"{whose}, which has part {part['part']} of {part['parts']}{cut} on machine {part['machine']}"
+
+
 # --- another number of ranks ---
 
 
-def deal(states: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]:
+def deal(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks; the mean of the buffers over the ranks stays.
+
+    With machines of several ranks (`grid`), a machine's parts together count as one of them: the mean over machines.
 
     >>> facts = {"world_size": 2, "step": 7, "scale": 1.0}
     >>> old = [{"rank": r, "buffers": {"w": {"residual": np.array([1.0 + r])}}, **facts} for r in range(2)]
@@ -228,8 +241,11 @@ def deal(states: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]
         raise InputError(f"the states of all {ordered[0]['world_size']} ranks are needed, one each")
     if len({(state["step"], state["scale"]) for state in ordered}) > 1:
         raise InputError("the states were saved at different steps")
-    dealt = deal_buffers([state["buffers"] for state in ordered], size)
-    return [{**ordered[0], "rank": rank, "world_size": size, "buffers": kept} for rank, kept in enumerate(dealt)]
+    grid, whole = grid or Grid.even(size, 1), join([dict(state) for state in ordered])
+    dealt = deal_buffers([state["buffers"] for state in whole], len(grid.machines))
+    shared = {**whole[0], "world_size": size}
+    mine = ((rank, dealt[grid.place(rank)[0]]) for rank in range(size))
+    return [cut({**shared, "rank": rank, "buffers": kept}, grid, rank) for rank, kept in mine]
 
 
 def deal_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, dict[str, Any]]]:

@@ -75,6 +75,10 @@ class Select(Codec):
         """How many of `numel` entries it takes, if it takes the largest, exactly; None if it has another rule."""
         return None
 
+    def of_part(self, parts: int) -> Select:
+        """The selection for one of so many parts of a tensor, which together take about as much as it would."""
+        return self
+
     def choose(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         """`pick` in memory of its own: x is written to while the selection is still needed."""
         indices, values = (

@@ -73,10 +73,11 @@ class Arm:
         self.bytes.append(self._estimate(self.handed[-1]) if now is None or sent is None else now - sent)
 
     def report(self) -> dict[str, Any]:
-        """Per step: loss, seconds, bytes sent by this rank; and the mean seconds of each of the link's stages."""
+        """Per step: loss, seconds, bytes sent by this rank; mean seconds of each of the link's stages; its nodes."""
         steps = max(1, len(self.seconds))
         stages = {name: (spent - self._before.get(name, 0.0)) / steps for name, spent in self._stages().items()}
-        return {"loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": stages}
+        nodes = {} if self.link is None else self.link.stats().get("nodes", {})
+        return {"loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": stages, "nodes": nodes}
 
     def close(self) -> None:
         if self.link is not None:

@@ -118,6 +118,11 @@ class Tally(Communicator):
     def barrier(self) -> None:
         self._comm.barrier()
 
+    def _part(self, members: Sequence[int]) -> Communicator:
+        part = Tally(self._comm.split(members[0]))
+        part.kinds = self.kinds
+        return part
+
     def close(self) -> None:
         self._comm.close()
 

@@ -58,6 +58,7 @@ def _values(settings: Settings) -> dict[str, Any]:
         "scaler": settings.scale is not None,
         "optimizer": settings.momenta is not None,
         "clip_norm": settings.clip_norm,
+        "nodes": settings.nodes,
     }
 
 

@@ -34,6 +34,7 @@ def attach(
     seed: int = 0,
     on_step: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
+    nodes: int | str | None = None,
 ) -> Link:
     """Compresses the model's gradients from the next backward on. Every rank calls it, with the same arguments.
 
@@ -53,6 +54,8 @@ def attach(
     scaler: the GradScaler that the loss goes through, if one does: residuals then follow its scale as it changes.
     seed: for everything random. on_step: called after each step with a dict, on the courier's thread.
     timeout: seconds that a collective may wait for a rank; by default as long as the model's own process group.
+    nodes: "auto", or how many ranks one after another share a machine: these average dense among themselves first, and
+        each compresses and exchanges one part of every parameter with its like on the other machines.
 
     A setting that one rank refuses is an error on every rank, at once.
     """
@@ -63,7 +66,7 @@ def attach(
         try:
             settings = read_settings(
                 named, scheme, select_per, dense_below, exclude, warmup_steps, ratio_schedule, scaler, seed, on_step,
-                timeout, clip_norm,
+                timeout, clip_norm, nodes,
             )  # fmt: skip
             fit = fit_optimizer(optimizer, settings, named)
             if fit is not None:
@@ -75,7 +78,7 @@ def attach(
             refuse(group.comm, error)
             raise
         agree(group.comm, settings, named, masked(settings, named))
+        return Link({parameter: name for name, parameter in named.items()}, group, settings, hook, fit)
     except BaseException:
         group.leave()
         raise
-    return Link({parameter: name for name, parameter in named.items()}, group, settings, hook, fit)

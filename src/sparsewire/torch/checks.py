@@ -57,6 +57,7 @@ def read_settings(
     on_step: Callable[[dict[str, Any]], None] | None,
     timeout: float | None,
     clip_norm: float | None,
+    nodes: int | str | None = None,
 ) -> Settings:
     if not is_whole(dense_below) or dense_below < 0:
         raise InputError(f"dense_below is a number of elements, 0 or more, not {dense_below!r}")
@@ -73,7 +74,9 @@ def read_settings(
     schedule = SchemeSchedule(_usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
     names = excluded(named, exclude)
     scale = None if scaler is None else scaler.get_scale
-    return Settings(schedule, names, int(dense_below), select_per, int(seed), on_step, scale, clip_norm=clip_norm)
+    return Settings(
+        schedule, names, int(dense_below), select_per, int(seed), on_step, scale, clip_norm=clip_norm, nodes=nodes
+    )
 
 
 def is_positive(timeout: Any) -> bool:
