@@ -2,7 +2,7 @@
 
 from .base import SLOTS, Codec, Context, text
 from .coding import ByteCodec, IndexCodec, ValueCodec
-from .training import Exchange, Feedback, LinearMemory, Memory, Select, State, Terms, Transform
+from .training import Exchange, Feedback, LinearMemory, Memory, Select, State, Terms, Transform, entry_norms
 
 __all__ = [
     "SLOTS",
@@ -19,5 +19,6 @@ __all__ = [
     "Terms",
     "Transform",
     "ValueCodec",
+    "entry_norms",
     "text",
 ]

@@ -19,7 +19,7 @@ from functools import reduce
 import numpy as np
 
 from .. import kernels
-from ..contract import Context
+from ..contract import Context, entry_norms
 from ..errors import FrameError, PeerError
 from ..kernels import Array
 from ..mask import DIGEST, Mask, digest
@@ -71,8 +71,7 @@ class Look:
 
 
 def _largest(offer: Selection, count: int) -> Array:
-    sizes = offer.values if offer.width == 1 else kernels.row_norms(offer.values, offer.width)
-    return offer.indices[kernels.topk(sizes, count)[0]]
+    return offer.indices[kernels.topk(entry_norms(offer.values, offer.width), count)[0]]
 
 
 @dataclass(frozen=True)
