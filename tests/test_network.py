@@ -66,6 +66,13 @@ def test_on_a_slow_link_compressed_steps_are_faster_than_plain_ones(script, tmp_
 
 
 @pytest.mark.root
+def test_of_a_pruned_model_only_the_survivors_cross_the_link(script, tmp_path):
+    words = ("--rate", "10mbit", "--prune", "80%", "--scheme", "pactrain(values=float32)")
+    (found,) = measured(script, "network.py", tmp_path / "n.json", *words)
+    assert 3 < found["arms"]["sparsewire"]["times_fewer_bytes"] < 5 and found["pruned"] == 0.8
+
+
+@pytest.mark.root
 def test_ranks_in_one_namespace_are_a_machine(script, tmp_path):
     few = ("--steps", "1", "--rounds", "1")
     arms = measured(script, "nodes.py", tmp_path / "n.json", "--rate", "10mbit", *few)["arms"]
