@@ -179,6 +179,8 @@ def what_some_engine_cannot_carry_is_refused_by_all(comm: Communicator) -> None:
             comm.recv(peer)
     with pytest.raises(CommArgumentError):
         comm.broadcast(b"", comm.size)
+    with pytest.raises(CommArgumentError, match="split"):
+        comm.split(-1)
 
 
 def broadcast_brings_the_roots_bytes(comm: Communicator) -> None:
@@ -219,6 +221,41 @@ def no_rank_leaves_a_barrier_before_the_last_arrives(comm: Communicator) -> None
     assert times[:, 0].max() <= times[:, 1].min()
 
 
+def a_part_of_the_ranks_talks_among_itself(comm: Communicator) -> None:
+    """In rank order, while the other parts talk about something else; a part can be split again."""
+    halves, whole = comm.split(comm.rank % 2), comm.split(7)
+    mine = list(range(comm.rank % 2, comm.size, 2))
+    assert (halves.size, mine[halves.rank]) == (len(mine), comm.rank)
+    assert (whole.size, whole.rank) == (comm.size, comm.rank)
+    for step in range(3 if comm.rank % 2 else 2):
+        assert gathered(halves, payload(comm.rank, step, 700), "halves") == [payload(r, step, 700) for r in mine]
+    assert halves.all_reduce(np.array([comm.rank])).tolist() == [sum(mine)]
+    assert halves.broadcast(payload(comm.rank, 9, 9), halves.size - 1) == payload(mine[-1], 9, 9)
+    alone = halves.split(halves.rank)
+    alone.barrier()
+    assert alone.all_reduce(np.array([comm.rank])).tolist() == [comm.rank]
+    comm.barrier()
+
+
+def the_traffic_of_parts_counts_in_the_whole(comm: Communicator) -> None:
+    before = comm.traffic()
+    part = comm.split(comm.rank % 2)
+    alone = part.split(comm.rank)
+    middle, own = comm.traffic(), comm.bytes_sent
+    assert middle.bytes_sent > before.bytes_sent
+    part.all_reduce(np.zeros(1000, np.float32))
+    alone.all_reduce(np.zeros(500, np.float32))
+    after = comm.traffic()
+    assert after.collectives - middle.collectives == 2
+    assert (after.bytes_sent - middle.bytes_sent, after.bytes_received - middle.bytes_received) == (6000, 6000)
+    assert comm.bytes_sent == own
+    part.close()
+    assert comm.traffic() == after
+    with pytest.raises(CommError, match="closed"):
+        alone.barrier()
+    comm.barrier()
+
+
 def different_channels_are_a_mismatch(comm: Communicator) -> None:
     if comm.size == 1:
         return
@@ -230,11 +267,12 @@ def different_channels_are_a_mismatch(comm: Communicator) -> None:
 
 
 def a_closed_communicator_refuses(comm: Communicator) -> None:
+    part = comm.split(0)
     comm.barrier()
     with comm:
         pass
     swap = lambda: comm.all_to_all([b""] * comm.size)  # noqa: E731
-    for call in (comm.barrier, lambda: comm.all_gather(b""), swap, lambda: comm.broadcast(b"")):
+    for call in (comm.barrier, lambda: comm.all_gather(b""), swap, lambda: comm.broadcast(b""), part.barrier):
         with pytest.raises(CommError, match="closed"):
             call()
 
@@ -260,6 +298,8 @@ LAWS: dict[str, Callable[[Communicator], None]] = {
         messages_arrive_in_order,
         a_ring_of_messages_moves_on_whatever_its_hop,
         no_rank_leaves_a_barrier_before_the_last_arrives,
+        a_part_of_the_ranks_talks_among_itself,
+        the_traffic_of_parts_counts_in_the_whole,
         different_channels_are_a_mismatch,
         a_closed_communicator_refuses,
     )

@@ -171,11 +171,11 @@ def saves_apart(stage: Stage, folder: str, steps: int = 5, kind: str = "words") 
     return _sum(run.link)
 
 
-def loads_dealt(stage: Stage, folder: str) -> float:
+def loads_dealt(stage: Stage, folder: str, step: int = 5) -> float:
     """Takes over what another number of ranks has saved, and trains on."""
     run = Run(stage, kind="words")
     load(run.link, folder)
-    assert run.link.step == 5
+    assert run.link.step == step
     total = _sum(run.link)
     run.train(3)
     stage.assert_same(run.model.module)

@@ -153,6 +153,33 @@ def test_a_rank_that_raises_ends_the_others_and_its_error_comes_out(wait: str) -
     assert time.monotonic() - begin < 5
 
 
+def test_a_rank_that_raises_ends_those_that_wait_in_a_part() -> None:
+    """Also where it is in another part than they."""
+
+    def fn(comm: Communicator) -> None:
+        part = comm.split(comm.rank // 2)
+        if comm.rank == 3:
+            raise Broken("my own")
+        for _ in range(1 + comm.rank):
+            part.split(0).barrier()
+        comm.recv(3) if comm.rank == 0 else part.recv(1 - part.rank)
+
+    begin = time.monotonic()
+    with pytest.raises(Broken, match="my own"):
+        run_ranks(4, fn)
+    assert time.monotonic() - begin < 5
+
+
+def test_a_rank_that_returns_early_is_noticed_in_a_part() -> None:
+    def fn(comm: Communicator) -> None:
+        part = comm.split(comm.rank // 2)
+        if comm.rank != 3:
+            part.barrier()
+
+    with pytest.raises(CommMismatch, match=r"barrier\(\): ranks \[1\] ended without it"):
+        run_ranks(4, fn)
+
+
 @pytest.mark.parametrize("stuck", [[1], [0, 2]])
 def test_a_rank_that_never_arrives_is_named(stuck: list[int]) -> None:
     release = threading.Event()

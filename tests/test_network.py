@@ -42,21 +42,43 @@ def namespaces() -> str:
     return subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
 
 
-@pytest.mark.root
-def test_on_a_slow_link_compressed_steps_are_faster_than_plain_ones(script, tmp_path):
+def measured(script, name: str, out: Path, *words: str):
+    """What a benchmark finds for the smallest model; it leaves no namespace behind."""
     problem = why_not(script)
     if problem:
         pytest.skip(problem)
     before = namespaces()
-    command = [sys.executable, str(SCRIPT), "--rate", "1mbit", "--ranks", "2", "--model-size", "tiny"]
+    command = [sys.executable, str(SCRIPT.with_name(name)), "--ranks", "2", "--model-size", "tiny", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([*command, "--json", str(tmp_path / "n.json")], capture_output=True, text=True,
-                          env=environment, timeout=100)  # fmt: skip
+    done = subprocess.run(
+        [*command, "--json", str(out)], capture_output=True, text=True, env=environment, timeout=110
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads((tmp_path / "n.json").read_text())
+    assert namespaces() == before
+    return json.loads(out.read_text())
+
+
+@pytest.mark.root
+def test_on_a_slow_link_compressed_steps_are_faster_than_plain_ones(script, tmp_path):
+    (found,) = measured(script, "network.py", tmp_path / "n.json", "--rate", "1mbit")
     ours = found["arms"]["sparsewire"]
     assert ours["times_fewer_bytes"] > 5 and ours["times_faster"] > 1
-    assert namespaces() == before
+
+
+@pytest.mark.root
+def test_of_a_pruned_model_only_the_survivors_cross_the_link(script, tmp_path):
+    words = ("--rate", "10mbit", "--prune", "80%", "--scheme", "pactrain(values=float32)")
+    (found,) = measured(script, "network.py", tmp_path / "n.json", *words)
+    assert 3 < found["arms"]["sparsewire"]["times_fewer_bytes"] < 5 and found["pruned"] == 0.8
+
+
+@pytest.mark.root
+def test_ranks_in_one_namespace_are_a_machine(script, tmp_path):
+    few = ("--steps", "1", "--rounds", "1")
+    arms = measured(script, "nodes.py", tmp_path / "n.json", "--rate", "10mbit", *few)["arms"]
+    facts = arms["nodes"]["nodes"]
+    assert (facts["machines"], facts["ranks"], facts["shared_memory"]) == (2, 2, True)
+    assert "inside" in arms["nodes"]["stages_ms"] and not arms["flat"]["nodes"]
 
 
 def test_without_root_it_says_so(script, monkeypatch, capsys):

@@ -6,6 +6,7 @@ A step has two phases:
    whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
    all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
 `abandon` ends a step that failed, with everything as it was before.
+With `nodes` all of this is about a rank's part of every parameter, and `commit` shares the means of the parts.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ import numpy as np
 
 from . import kernels
 from .comm import Communicator
+from .debts import owed, set_aside, settle
 from .exchange import Clock, Outcome, Piece, Turn, average_dense
 from .kernels import Array
-from .layout import Buffer, Layout, Open, Segment, Slice, clipped, has_gradient, lay_out
+from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out
 from .memory import Residual
 from .model_select import ModelSelect
-from .momentum import follow_rate, hand_out
+from .momentum import hand_out, move_on, reweigh
+from .nodes import LOSSLESS, nodes
 from .schedule import Settings
-from .scheme import Scheme, scheme
+from .scheme import Scheme
 from .sparse import Sparse
 from .states import STATE_VERSION, States, check_state
 
-LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
 ITEM_SIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -38,7 +40,9 @@ class Averager:
     """One rank's part in a training. Every rank puts the same tensors in the same order."""
 
     def __init__(self, comm: Communicator, settings: Settings) -> None:
-        self.comm, self.settings = comm, settings
+        self.settings = settings
+        self.connect(comm)
+        self.settings = settings.of_part(self.nodes.grid.parts)
         self.step, self.scale = 0, settings.scale() if settings.scale is not None else 1.0
         self.states, self.clock = States(), Clock()
         self.sparse_means: dict[str, Sparse] = {}
@@ -47,8 +51,12 @@ class Averager:
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._model = ModelSelect()
         self._open: list[Open] = []
-        self._sparse: list[tuple[Piece, Outcome]] = []
+        self._sparse: list[tuple[Piece, tuple[Outcome, Sparse]]] = []
         self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
+
+    def connect(self, comm: Communicator) -> None:
+        """These are the ranks from now on. Every one of them calls it."""
+        self.comm, self.nodes = comm, nodes(comm, self.settings)
 
     @property
     def scheme(self) -> Scheme | None:
@@ -86,7 +94,8 @@ class Averager:
         self._follow()
         self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
         plan, memory = self.scheme, self.settings.schedule.scheme.memory
-        buffers = [follow_rate(buffer, self.states.means, self.settings, memory) for buffer in buffers]
+        parts = self.nodes.take(buffers, self.clock)
+        buffers = [move_on(buffer, self.states.means, self.settings, memory) for buffer in parts]
         self._open += [self._average(buffer) for buffer in buffers] if plan is None else self._exchange(buffers, plan)
 
     def put_sparse(self, name: str, x: Sparse) -> None:
@@ -100,8 +109,9 @@ class Averager:
         self._follow()
         self._bytes_dense += x.numel * ITEM_SIZE[x.dtype]
         plan = self._sparse_plan or LOSSLESS
-        piece = Piece(name, x, x.shape, x.dtype, self.states.of_sparse(name, x, plan.memory.buffers))
-        self._sparse.append((piece, self._run([piece], plan)[0]))
+        part = self.nodes.take_sparse(name, x, self.clock)
+        piece = Piece(name, part, part.shape, part.dtype, self.states.of_sparse(name, part, plan.memory.buffers))
+        self._sparse.append((piece, (self._run([piece], plan)[0], x)))
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[Open]:
         opened, pieces = [], []
@@ -110,7 +120,7 @@ class Averager:
             opened.append(Open(buffer, layout, [], [(item, self._owed(item, numbers, plan)) for item in layout.dense]))
             layout.clear(numbers)
             for segment in layout.segments:
-                self._set_aside(segment, numbers, plan)
+                set_aside(segment, numbers, plan, self.states)
                 pieces.append(self._piece(segment, numbers, buffer.dtype, plan))
         if self.settings.select_per != "model":
             self._send(opened, pieces, plan)
@@ -126,15 +136,15 @@ class Averager:
     def _average(self, buffer: Buffer) -> Open:
         """In a dense step each buffer is moved at once, while the next is made."""
         plan, numbers = self.settings.schedule.scheme, buffer.read()
-        owed = np.concatenate([self._owed(item, numbers, plan) for item in buffer.slices])
+        total = np.concatenate([self._owed(item, numbers, plan) for item in buffer.slices])
         with self.clock("dense"):
-            mean = self.comm.all_reduce(owed) / owed.dtype.type(self.comm.size)
+            mean = self.nodes.across.all_reduce(total) / total.dtype.type(self.nodes.across.size)
         finite = kernels.all_finite(mean, threads=kernels.threads)
         dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
         return Open(buffer, Layout((), buffer.slices), [], dense, True, finite)
 
     def _run(self, pieces: list[Piece], plan: Scheme) -> list[Outcome]:
-        turn = Turn(plan, self.comm, self.step, self.settings.seed, self.clock)
+        turn = Turn(plan, self.nodes.across, self.step, self.settings.seed, self.clock)
         return list(plan.exchange.exchange(pieces, turn)) if pieces else []
 
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
@@ -148,23 +158,8 @@ class Averager:
             numbers = one.buffer.read()
             yield from (self._piece(segment, numbers, one.buffer.dtype, plan) for segment in one.layout.segments)
 
-    def _set_aside(self, segment: Segment, numbers: Array, plan: Scheme) -> None:
-        """Takes the buffers of parameters without a gradient here out of the step, until it ends.
-
-        Perhaps no rank used such a parameter: its mean is then dropped, and what was sent of its buffers were lost.
-        """
-        for item in segment.members if plan.memory.buffers else ():
-            x = numbers[item.start : item.stop]
-            if not has_gradient(x):
-                self.states.set_aside(segment, item, plan.memory.buffers, x.dtype)
-
     def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
-        """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
-        x = numbers[item.start : item.stop]
-        known = plan.memory.remembers_dense and self.settings.is_sparse(item.name, item.size)
-        if not known and item.name not in self.states.by_name:
-            return x.copy()
-        return plan.memory.total(self.states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
+        return owed(item, numbers, plan, self.settings, self.states)
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:
@@ -183,16 +178,17 @@ class Averager:
         self._put_clipped()
         self._send_chosen()
         finite = self._reduce_dense() and all(one.finite for one in self._open)
-        outcomes = [*(outcome for one in self._open for outcome in one.outcomes), *(last for _, last in self._sparse)]
-        return finite and all(outcome.finite for outcome in outcomes)
+        dense = (outcome for one in self._open for outcome in one.outcomes)
+        finite = finite and all(outcome.finite for outcome in (*dense, *(found for _, (found, _) in self._sparse)))
+        return self.nodes.agree(finite)
 
     def commit(self, finite: bool) -> bool:
-        """The rest of `finish`: what the ranks know already is written."""
+        """The rest of `finish`: what the ranks know already is written, and shared where machines have several."""
         plan = self.scheme
         self._model.keep(finite)
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
-        self.sparse_means = {one.name: self._finish_sparse(one, outcome, finite) for one, outcome in self._sparse}
+        self.sparse_means = {one.name: self._finish_sparse(one, *last, finite) for one, last in self._sparse}
         self.abandon()
         self.step, self.was_sparse = self.step + 1, plan is not None
         if self.settings.on_step is not None:
@@ -224,14 +220,15 @@ class Averager:
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
         pairs = [pair for one in self._open if not one.reduced for pair in one.dense]
+        arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
         with self.clock("dense"):
-            return average_dense([values for _, values in sorted(pairs, key=lambda pair: pair[0].name)], self.comm)
+            return average_dense(arrays, self.nodes.across)
 
     def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
         numbers = one.buffer.read()
         if finite:
             for item, mean in one.dense:
-                self._settle(item, numbers[item.start : item.stop], mean, plan)
+                settle(item, numbers, mean, plan, self.settings, self.states)
         one.layout.clear(numbers)
         for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
             if finite:
@@ -248,26 +245,22 @@ class Averager:
                 hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory)
         one.buffer.write(numbers)
 
-    def _settle(self, item: Slice, x: Array, mean: Array, plan: Scheme) -> None:
-        """What was owed of a parameter that travelled dense is paid."""
-        if plan.memory.buffers and self.settings.is_sparse(item.name, item.size) and item.name in self.states.by_name:
-            plan.memory.keep_dense(self.states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
-        else:
-            self.states.drop(item.name)
-
-    def _finish_sparse(self, piece: Piece, outcome: Outcome, finite: bool) -> Sparse:
+    def _finish_sparse(self, piece: Piece, outcome: Outcome, x: Sparse, finite: bool) -> Sparse:
         plan = self._sparse_plan
         if finite and plan is not None:
             with self.clock("keep"):
                 piece.keep(plan, outcome)
-        return outcome.mean_sparse()
+        return self.nodes.give_sparse(piece.name, outcome.mean_sparse(), x, self.clock)
 
     # --- state ---
 
     def _follow(self) -> None:
-        """At the start of a step, the buffers change with the loss's scale."""
-        if self.settings.scale is not None and not (self._open or self._sparse):
+        """At the start of a step, the buffers change with the loss's scale and the learning rate."""
+        if self._open or self._sparse:
+            return
+        if self.settings.scale is not None:
             self.rescale(self.settings.scale())
+        reweigh(self.states, self.settings)
 
     def rescale(self, scale: float) -> None:
         """Buffers are in the loss's scale, so they change with it (by powers of two: exactly)."""
@@ -278,14 +271,16 @@ class Averager:
 
     def stats(self) -> dict[str, Any]:
         """Totals: steps, bytes to and from the engine, bytes of dense steps, seconds by stage, ways exchanges took."""
+        traffic = self.comm.traffic()
         return {
             "steps": self.step,
             "select_per": self.settings.select_per,
-            "bytes_sent": self.comm.bytes_sent,
-            "bytes_received": self.comm.bytes_received,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
             "bytes_dense": self._bytes_dense,
             "seconds": dict(self.clock.seconds),
             "counts": dict(self.clock.counts),
+            **self.nodes.stats(),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -299,14 +294,20 @@ class Averager:
             "world_size": self.comm.size,
             "buffers": self.states.saved(),
             "means": self.states.saved_means(),
+            "rates": dict(self.states.rates),
             "selection": self._model.saved(),
+            "nodes": self.nodes.grid.facts(self.comm.rank),
         }
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raises unless a saved state is this rank's."""
+        check_state(state, self.comm.rank, self.nodes.grid, self.settings.schedule.scheme.memory)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state, in the loss's present scale."""
-        check_state(state, self.comm.rank, self.comm.size, self.settings.schedule.scheme.memory)
+        self.check_state(state)
         scale = self.scale
-        self.states.load(state["buffers"], state.get("means", {}))
+        self.states.load(state["buffers"], state.get("means", {}), state.get("rates", {}))
         self.step, self.scale = int(state["step"]), float(state["scale"])
         self._model.load(state.get("selection", {}))
         self.rescale(scale)

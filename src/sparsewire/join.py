@@ -64,7 +64,7 @@ def join(rounds: Rounds, comm: Communicator, local: Weights, new: bool = False) 
     weights = _catch_up(rounds, comm, places, latest, local)
     if not new:
         rounds.averager.states.multiply(comm.size / rounds.comm.size)
-    rounds.averager.comm = comm
+    rounds.averager.connect(comm)
     return Joined(held, finite, weights)
 
 

@@ -22,15 +22,22 @@ from .sparse import Sparse, work_dtype
 
 @dataclass(frozen=True)
 class Slice:
-    """A parameter's place in its bucket."""
+    """A parameter's place in its bucket, or that of a part of one: of `part_of` elements, after the first `skipped`."""
 
     name: str
     start: int
     stop: int
+    part_of: int | None = None
+    skipped: int = 0
 
     @property
     def size(self) -> int:
         return self.stop - self.start
+
+    @property
+    def whole(self) -> int:
+        """Elements of the parameter."""
+        return self.size if self.part_of is None else self.part_of
 
 
 @dataclass(frozen=True)
@@ -102,9 +109,9 @@ class Segment:
         return self.members[-1].stop
 
     @property
-    def spans(self) -> list[tuple[str, int, int]]:
-        """Name, first place and last + 1 of each parameter within the segment."""
-        return [(item.name, item.start - self.start, item.stop - self.start) for item in self.members]
+    def spans(self) -> list[tuple[str, int, int, int]]:
+        """Name, first place and last + 1 of each parameter within the segment; the elements before its part."""
+        return [(item.name, item.start - self.start, item.stop - self.start, item.skipped) for item in self.members]
 
 
 @dataclass(frozen=True)
@@ -137,12 +144,12 @@ class Open:
 
 def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: int, by_bucket: bool) -> Layout:
     """`dense_names` are excluded; what has fewer than `dense_below` elements is dense as well."""
-    dense = [item for item in slices if item.name in dense_names or item.size < dense_below]
+    dense = [item for item in slices if item.name in dense_names or item.whole < dense_below]
     if not by_bucket:
         return Layout(tuple(Segment((item,)) for item in slices if item not in dense), tuple(dense))
     runs: list[list[Slice]] = [[]]
     for item in slices:
-        if item.name in dense_names and item.size >= dense_below:
+        if item.name in dense_names and item.whole >= dense_below:
             runs.append([])
         else:
             runs[-1].append(item)

@@ -47,7 +47,9 @@ class Found:
         return other is not None and self.source is other.source and self.version == other.version
 
 
-Members = Sequence[tuple[str, int, int]]  # name, first place and last + 1 within what is compressed as one tensor
+# Name, first place and last + 1 within what is compressed as one tensor, elements of the parameter that lie before it.
+Member = tuple[str, int, int, int]
+Members = Sequence[Member]
 
 
 class Masks:
@@ -55,26 +57,28 @@ class Masks:
 
     def __init__(self, find: Callable[[str], Found | None]) -> None:
         self._find = find
-        self._known: dict[tuple[tuple[str, int, int], ...], tuple[list[Found | None], Mask]] = {}
+        self._known: dict[tuple[Member, ...], tuple[list[Found | None], Mask]] = {}
 
     def of(self, members: Members) -> Mask:
         """Of the tensor that these parameters form; what lies between them takes no part."""
-        key, found = tuple(members), [self._find(name) for name, _, _ in members]
+        key, found = tuple(members), [self._find(name) for name, *_ in members]
         known = self._known.get(key)
         if known is None or not all(map(_is_same, found, known[0])):
-            parts = [_survivors(one, first, last) for one, (_, first, last) in zip(found, members, strict=True)]
+            parts = [_survivors(one, *place) for one, (_, *place) in zip(found, members, strict=True)]
             known = found, Mask.of(np.concatenate(parts).astype(index_dtype(members[-1][2])))
             self._known[key] = known
         return known[1]
 
     def digest(self, sizes: Mapping[str, int]) -> str:
         """Of the masks of these parameters, to compare ranks by."""
-        return digest(*(self.of([(name, 0, size)]).digest for name, size in sizes.items())).hex()
+        return digest(*(self.of([(name, 0, size, 0)]).digest for name, size in sizes.items())).hex()
 
 
 def _is_same(one: Found | None, other: Found | None) -> bool:
     return one is other if one is None else one.is_same(other)
 
 
-def _survivors(found: Found | None, first: int, last: int) -> Array:
-    return np.arange(first, last) if found is None else first + np.flatnonzero(found.read())
+def _survivors(found: Found | None, first: int, last: int, skipped: int) -> Array:
+    if found is None:
+        return np.arange(first, last)
+    return first + np.flatnonzero(found.read()[skipped : skipped + last - first])

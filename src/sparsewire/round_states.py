@@ -10,6 +10,7 @@ import numpy as np
 
 from . import states
 from .errors import InputError
+from .grid import Grid
 from .kernels import Array
 from .rounds import Counts, Rounds, Weights
 from .states import deal_buffers
@@ -61,13 +62,13 @@ def _check(found: Mapping[str, Array], sizes: Mapping[str, int], whole: bool = F
 # --- another number of ranks ---
 
 
-def deal(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]:
+def deal(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks, of a training with local steps or without.
 
     Residuals are dealt out so that their mean stays. In mid-round the change that each rank's weights have made is
     dealt out in the same way: with half as many ranks each goes on from the mean of two.
     """
-    dealt = states.deal(saved, size)
+    dealt = states.deal(saved, size, grid)
     if not any(state.get("local") for state in saved):
         return dealt
     ordered = sorted(saved, key=lambda state: state["rank"])

@@ -163,24 +163,36 @@ class Settings:
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
     momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
     rates: Callable[[], Mapping[str, float]] | None = None  # its learning rates by parameter; None: constant
+    follow_rate: bool = False  # what waits keeps its weight when they change
     on_sent: Callable[[str, Sparse], None] | None = None  # what of a tensor got from here into the mean
     masks: Masks | None = None  # which elements a pruned model has left, for an exchange that uses them
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
+    nodes: int | str | None = None  # ranks on each machine, which average among themselves first; "auto": found out
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of parameters, for transforms that go by it
 
     def __post_init__(self) -> None:
         if self.select_per not in ("parameter", "bucket", "model"):
             raise InputError(f"select_per is 'parameter', 'bucket' or 'model', not {self.select_per!r}")
+        if self.nodes not in (None, "auto") and not (is_whole(self.nodes) and int(self.nodes) >= 1):
+            raise InputError(f"nodes is 'auto' or a number of ranks on each machine, 1 or more, not {self.nodes!r}")
         if self.select_per == "model":
             _check_comparable(self.schedule.scheme)
+
+    def of_part(self, parts: int) -> Settings:
+        """The same for a training of which each rank has one of `parts` parts of every parameter."""
+        scheme = self.schedule.scheme
+        select = scheme.select.of_part(parts)
+        return replace(self, schedule=replace(self.schedule, scheme=replace(scheme, select=select)))
 
     def is_sparse(self, name: str, size: int) -> bool:
         """Whether a parameter travels sparse, once the warm-up is over."""
         return name not in self.dense_names and size >= self.dense_below
 
     def shape(self, name: str, size: int, scheme: Scheme) -> tuple[int, ...]:
-        """A tensor's shape as frames say it: flat, unless the transform depends on more."""
+        """A tensor's shape as frames say it: flat, unless the transform depends on more; a part of one is flat."""
         shape = self.shapes.get(name, (size,))
+        if math.prod(shape) != size:
+            return (size,)
         return (size,) if scheme.transform.fitted(shape) == scheme.transform.fitted((size,)) else shape
 
 

@@ -6,7 +6,7 @@ lie side by side in one array, and each name has a view of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from . import kernels
 from .contract import Memory, State
 from .errors import InputError
+from .grid import Grid, cut, join
 from .kernels import Array, all_finite
 from .layout import Segment, Slice
 from .sparse import Sparse, work_dtype
@@ -22,6 +23,7 @@ from .sparse import Sparse, work_dtype
 STATE_VERSION = 2
 BLOCK = 2**20
 LEAST_RATE = 1e-30  # a smaller one counts as zero
+LEAST_CHANGE = 0.01  # of a rate, for what waits to follow it: a pass over all buffers
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class States:
         self.by_name: dict[str, dict[str, Array]] = {}
         self.rows: dict[str, Rows] = {}
         self.means: dict[str, Mean] = {}  # of the step before, the same on every rank
+        self.rates: dict[str, float] = {}  # the learning rate that what waits of a parameter is meant for
         self._joined: dict[tuple[Segment, str], Array] = {}
         self._aside: list[tuple[Array, Array]] = []
 
@@ -124,9 +127,21 @@ class States:
         self.means = {name: mean.scaled(factor) for name, mean in self.means.items()}
         for buffers in self.by_name.values():
             for kept in buffers.values():
-                for start in range(0, kept.size, BLOCK):
-                    part = kept[start : start + BLOCK]
+                for part in _blocks(kept):
                     np.multiply(part, part.dtype.type(factor), out=part, where=part != 0)
+
+    def follow_rate(self, name: str, rate: float, lead: float) -> None:
+        """What waits is a movement of the weights: at another learning rate it has another size as a gradient.
+
+        `lead` times the velocity lies in the residual too, but is of the next step, and stays.
+        """
+        known = self.rates.get(name, rate)
+        if rate < LEAST_RATE:
+            return
+        if abs(known / rate - 1) > LEAST_CHANGE:
+            _reweigh(self.by_name.get(name, {}), known / rate, lead)
+            known = rate
+        self.rates[name] = known
 
     def unsent(self) -> list[str]:
         """Parameters with something left in a buffer."""
@@ -161,8 +176,10 @@ class States:
             for name, mean in self.means.items()
         }
 
-    def load(self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes over what `saved` and `saved_means` gave."""
+    def load(
+        self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]
+    ) -> None:
+        """Takes over what `saved` and `saved_means` gave, and the rates."""
         read = {
             name: {buffer: _read(name, kept) for buffer, kept in buffers.items()} for name, buffers in saved.items()
         }
@@ -172,7 +189,24 @@ class States:
             name: Mean(np.array(kept["indices"]), np.array(kept["values"]), kept.get("rate"))
             for name, kept in means.items()
         }
+        self.rates = dict(rates)
         self._joined = {}
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    return (array[start : start + BLOCK] for start in range(0, array.size, BLOCK))
+
+
+def _reweigh(buffers: Mapping[str, Array], factor: float, lead: float) -> None:
+    """Multiplies what waits, in place."""
+    residual, velocity = buffers.get("residual"), buffers.get("velocity")
+    if residual is None:
+        return
+    for part, moving in zip(_blocks(residual), _blocks(residual if velocity is None else velocity), strict=True):
+        kind = part.dtype.type
+        np.multiply(part, kind(factor), out=part, where=part != 0)
+        if velocity is not None:
+            part += kind((1 - factor) * lead) * moving
 
 
 def _read(name: str, kept: Any) -> tuple[Array, Rows | None]:
@@ -198,13 +232,15 @@ def _check_size(name: str, saved: int, wanted: int) -> None:
         raise InputError(f"the state has {saved} numbers for {name!r}, its gradient {wanted}")
 
 
-def check_state(state: Mapping[str, Any], rank: int, size: int, memory: Memory) -> None:
+def check_state(state: Mapping[str, Any], rank: int, grid: Grid, memory: Memory) -> None:
     """Whether a saved state is this rank's and of this memory."""
     if state.get("version") != STATE_VERSION:
         raise InputError(f"a sparsewire state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
-    if (state["rank"], state["world_size"]) != (rank, size):
+    here = _whose(rank, grid.size, grid.facts(rank))
+    there = _whose(state["rank"], state["world_size"], state.get("nodes"))
+    if there != here:
         raise InputError(
-            f"this is the state of rank {state['rank']} of {state['world_size']}, here is rank {rank} of {size}: "
+            f"this is the state of {there}, here is {here}: "
             f"residuals are per rank; sparsewire.torch.load(link, folder) picks or deals them out"
         )
     unknown = {buffer for kept in state["buffers"].values() for buffer in kept} - set(memory.buffers)
@@ -212,11 +248,21 @@ def check_state(state: Mapping[str, Any], rank: int, size: int, memory: Memory) 
         raise InputError(f"the state has {', '.join(sorted(unknown))}, which memory={memory} does not keep")
 
 
+def _whose(rank: int, size: int, part: Mapping[str, int] | None) -> str:
+    whose = f"rank {rank} of {size}"
+    if part is None:
+        return whose
+    cut = f" cut every {part['unit']} elements" if part["unit"] > 1 else ""
+    return f"{whose}, which has part {part['part']} of {part['parts']}{cut} on machine {part['machine']}"
+
+
 # --- another number of ranks ---
 
 
-def deal(states: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]:
+def deal(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks; the mean of the buffers over the ranks stays.
+
+    With machines of several ranks (`grid`), a machine's parts together count as one of them: the mean over machines.
 
     >>> facts = {"world_size": 2, "step": 7, "scale": 1.0}
     >>> old = [{"rank": r, "buffers": {"w": {"residual": np.array([1.0 + r])}}, **facts} for r in range(2)]
@@ -228,8 +274,11 @@ def deal(states: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, Any]]
         raise InputError(f"the states of all {ordered[0]['world_size']} ranks are needed, one each")
     if len({(state["step"], state["scale"]) for state in ordered}) > 1:
         raise InputError("the states were saved at different steps")
-    dealt = deal_buffers([state["buffers"] for state in ordered], size)
-    return [{**ordered[0], "rank": rank, "world_size": size, "buffers": kept} for rank, kept in enumerate(dealt)]
+    grid, whole = grid or Grid.even(size, 1), join([dict(state) for state in ordered])
+    dealt = deal_buffers([state["buffers"] for state in whole], len(grid.machines))
+    shared = {**whole[0], "world_size": size}
+    mine = ((rank, dealt[grid.place(rank)[0]]) for rank in range(size))
+    return [cut({**shared, "rank": rank, "buffers": kept}, grid, rank) for rank, kept in mine]
 
 
 def deal_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, dict[str, Any]]]:

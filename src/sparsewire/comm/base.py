@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,20 @@ OPS = ("sum", "max", "bor")
 DTYPES = frozenset(np.dtype(name) for name in ("float32", "float64", "int8", "int32", "int64", "uint8"))
 
 
+class Traffic(NamedTuple):
+    """What a rank has handed to the engine, and the payloads that came back."""
+
+    collectives: int
+    bytes_sent: int
+    bytes_received: int
+
+
 class Communicator(ABC):
     """One rank's end of a group. Every rank calls the same collectives in the same order, from one thread.
 
     `collectives` and `bytes_sent` count what this rank handed to the engine, padding and lengths included,
-    so reported traffic is what really left. `bytes_received` counts the payloads that came back.
+    so reported traffic is what really left. `bytes_received` counts the payloads that came back. Those are this group's
+    own; `traffic()` has those of the groups that it was split into as well.
     """
 
     rank: int
@@ -35,6 +44,7 @@ class Communicator(ABC):
     collectives: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    _splits: tuple[Communicator, ...] = ()
 
     @abstractmethod
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
@@ -82,7 +92,37 @@ class Communicator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of buffers; the user's own process group stays open."""
+        """Let go of buffers and of what was split off; the user's own process group stays open."""
+
+    @abstractmethod
+    def _part(self, members: Sequence[int]) -> Communicator:
+        """The part of `split` that is the engine's: a group of these ranks, of which this one is one."""
+
+    def split(self, color: int) -> Communicator:
+        """A group of the ranks that give the same color (0 or more), in the order of their ranks. Every rank calls it.
+
+        It waits as long as this group does and closes with it, or before; its traffic counts in this group's.
+
+        >>> from sparsewire.comm import run_ranks
+        >>> run_ranks(4, lambda comm: repr(comm.split(comm.rank % 2)))[2]
+        'ThreadCommunicator(rank=1, size=2)'
+        """
+        if not 0 <= color < 2**63:
+            raise CommArgumentError(f"split: a color is 0 or more and below 2**63, not {color}")
+        mine = color.to_bytes(8, "little")
+        colors = [bytes(part) for part in self.all_gather(mine, "split")]
+        part = self._part([rank for rank, other in enumerate(colors) if other == mine])
+        self._splits = (*self._splits, part)
+        return part
+
+    def traffic(self) -> Traffic:
+        """This group's, and that of all groups that were split from it, closed or not."""
+        counts = [(self.collectives, self.bytes_sent, self.bytes_received), *(one.traffic() for one in self._splits)]
+        return Traffic(*map(sum, zip(*counts, strict=True)))
+
+    def _close_splits(self) -> None:
+        for part in self._splits:
+            part.close()
 
     def _count(self, parts: list[memoryview]) -> list[memoryview]:
         self.bytes_received += sum(len(part) for rank, part in enumerate(parts) if rank != self.rank)

@@ -112,6 +112,7 @@ class MPICommunicator(Communicator):
 
     def close(self) -> None:
         """Collective, as freeing a communicator is; a group that timed out is left for the process's end."""
+        self._close_splits()
         self._slots.clear()
         self._pairs.clear()
         if not self._unusable:
@@ -119,6 +120,12 @@ class MPICommunicator(Communicator):
             if self._add_halves is not None:
                 self._add_halves.Free()
             self._comm.Free()
+
+    def _part(self, members: Sequence[int]) -> MPICommunicator:
+        split = self._comm.Split(members[0], self.rank)
+        part = MPICommunicator(split, self._timeout)
+        split.Free()
+        return part
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         self._collective("all_gather", mine.size, self._comm.Iallgather, mine, everyone)

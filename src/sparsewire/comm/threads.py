@@ -111,6 +111,7 @@ class ThreadCommunicator(Communicator):
         self._meet("barrier()", None, list, 0)
 
     def close(self) -> None:
+        self._close_splits()
         self._closed = True
 
     def _reduce(self, call: str, array: Array, add: Callable[[Array, Array], Array]) -> Array:
@@ -119,6 +120,9 @@ class ThreadCommunicator(Communicator):
         total = self._meet(call, array, lambda arrays: np.asarray(functools.reduce(add, arrays)), array.nbytes)
         self.bytes_received += array.nbytes
         return np.array(total)
+
+    def _part(self, members: Sequence[int]) -> ThreadCommunicator:
+        return ThreadCommunicator(self._hub.part(tuple(members), len(self._splits)), members.index(self.rank))
 
     def _meet(self, call: str, item: Any, combine: Callable[[list[Any]], Any], nbytes: int) -> Any:
         self._check_open(call)
@@ -142,12 +146,17 @@ class _Round:
 
 
 class Hub:
-    """Where the threads meet. One lock guards everything; whatever goes wrong wakes every waiter."""
+    """Where the threads meet. One lock guards everything; whatever goes wrong wakes every waiter.
 
-    def __init__(self, size: int, timeout: float) -> None:
+    A part of the ranks meets in a hub of its own under the same lock: who ends or fails does so in all hubs.
+    """
+
+    def __init__(self, size: int, timeout: float, whole: Hub | None = None, members: Sequence[int] = ()) -> None:
         self.size = size
         self.timeout = timeout
-        self._changed = threading.Condition()
+        self._whole, self._members = whole or self, members or range(size)
+        self._parts: dict[tuple[tuple[int, ...], int], Hub] = {}
+        self._changed: threading.Condition = threading.Condition() if whole is None else whole._changed
         self._round = _Round()
         self._mail: defaultdict[tuple[int, int, int], deque[bytes]] = defaultdict(deque)
         self._left: set[int] = set()
@@ -165,6 +174,12 @@ class Hub:
                 self._finish(now, combine)
             self._wait(call, lambda: now.complete, lambda: set(range(self.size)) - now.items.keys())
             return now.result
+
+    def part(self, members: tuple[int, ...], number: int) -> Hub:
+        """The hub of some of the ranks; `number` tells the splits of this one apart."""
+        with self._changed:
+            names = [self._members[rank] for rank in members]
+            return self._parts.setdefault((members, number), Hub(len(names), self.timeout, self._whole, names))
 
     def post(self, route: tuple[int, int, int], message: bytes) -> None:
         with self._changed:
@@ -210,7 +225,7 @@ class Hub:
         deadline = time.monotonic() + self.timeout
         while not ready():
             self._check(call)
-            if gone := missing() & self._left:
+            if gone := {rank for rank in missing() if self._members[rank] in self._whole._left}:
                 self._fail(CommMismatch(f"{call}: ranks {sorted(gone)} ended without it"))
             if time.monotonic() >= deadline:
                 names = sorted(missing())
@@ -218,11 +233,11 @@ class Hub:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
 
     def _check(self, call: str) -> None:
-        if self._failure is not None:
-            raise PeerFailed(f"{call}: {self._failure[0]}") from self._failure[1]
+        if (failure := self._whole._failure) is not None:
+            raise PeerFailed(f"{call}: {failure[0]}") from failure[1]
 
     def _fail(self, error: CommError) -> NoReturn:
-        self._failure = (str(error), error)
+        self._whole._failure = (str(error), error)
         self._changed.notify_all()
         raise error
 

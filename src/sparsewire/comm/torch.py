@@ -23,6 +23,7 @@ from .base import (
     check_reducible,
     check_root,
 )
+from .groups import new_group
 from .slots import HEADER, SMALL, SlotGather, SlotSwap, length_of, pack, unpack
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
@@ -50,6 +51,7 @@ class TorchCommunicator(Communicator):
         self._pairs = SlotSwap(self.rank, self.size, self._swap)
         self._closed = False
         self._abandoned: list[Any] = []
+        self._own = False  # whether the group ends with this communicator
 
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         return self._count(self._slots(data, channel))
@@ -107,11 +109,22 @@ class TorchCommunicator(Communicator):
 
     def close(self) -> None:
         """Lets go of the group, whose sockets close with the last reference, and only then of what it may write to."""
+        self._close_splits()
         self._closed = True
-        self._group = None
+        group, self._group = self._group, None
+        if self._own and group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+        del group
         self._abandoned.clear()
         self._slots.clear()
         self._pairs.clear()
+
+    def _part(self, members: Sequence[int]) -> TorchCommunicator:
+        parent = self._group or dist.group.WORLD
+        assert parent is not None
+        part = TorchCommunicator(new_group(parent, [self._global(rank) for rank in members], "split"), self._device)
+        part._own = True
+        return part
 
     def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
         source, target = self._stage(mine), self._stage(everyone, filled=False)

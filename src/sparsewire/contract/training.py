@@ -76,6 +76,10 @@ class Select(Codec):
         """How many of `numel` entries it takes, if it takes the largest, exactly; None if it has another rule."""
         return None
 
+    def of_part(self, parts: int) -> Select:
+        """The selection for one of so many parts of a tensor, which together take about as much as it would."""
+        return self
+
     def choose(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         """`pick` in memory of its own: x is written to while the selection is still needed."""
         indices, values = (
@@ -166,6 +170,11 @@ class Memory(Codec):
         """The momentum that the means already hold, which the optimizer must not add again; None if there is none."""
         momentum: float | None = getattr(self, "momentum", None)
         return momentum
+
+    @property
+    def lead(self) -> float:
+        """The share of a velocity that lies in the residual: the next step's momentum, which does not wait."""
+        return 0.0
 
     @property
     def kept_mean(self) -> float:

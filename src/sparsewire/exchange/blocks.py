@@ -79,9 +79,8 @@ class Block:
         """
         where = np.union1d(self._own.indices, self._got.indices)
         numbers = self._mean_at(where)
-        norms = magnitudes(numbers, self._own.width)
         if self._due < where.size:
-            largest, _ = kernels.topk(norms, self._due)
+            largest, _ = kernels.topk(magnitudes(numbers, self._own.width), self._due)
             where, numbers = where[largest], numbers.reshape(-1, self._own.width)[largest].reshape(-1)
         return replace(self._own, indices=where, values=numbers, at=self._mean_at)
 

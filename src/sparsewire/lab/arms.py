@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ..torch import attach, falling_ratio
+from ..torch import attach, falling_ratio, prune
 from ..torch.link import Link
 from .worker import wire_bytes
 
@@ -34,11 +34,14 @@ class Arm:
 
     settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments, but
     that `fitted` says whether the optimizer is one of them (true), and `falling` has falling_ratio's arguments.
+    With any hook, `pruned` is the share of the weights that is pruned first.
     """
 
     def __init__(self, module: nn.Module, settings: Mapping[str, Any], rate: float, momentum: float = 0.0) -> None:
         rest = dict(settings)
-        hook = rest.pop("hook")
+        hook, pruned = rest.pop("hook"), rest.pop("pruned", None)
+        if pruned is not None:
+            prune(module, pruned)
         # PowerSGD aborts on gloo with more than one bucket: its collectives run from callbacks, in any order.
         self.model = DDP(module, bucket_cap_mb=ONE_BUCKET) if hook == "powersgd" else DDP(module)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
@@ -73,10 +76,11 @@ class Arm:
         self.bytes.append(self._estimate(self.handed[-1]) if now is None or sent is None else now - sent)
 
     def report(self) -> dict[str, Any]:
-        """Per step: loss, seconds, bytes sent by this rank; and the mean seconds of each of the link's stages."""
+        """Per step: loss, seconds, bytes sent by this rank; mean seconds of each of the link's stages; its nodes."""
         steps = max(1, len(self.seconds))
         stages = {name: (spent - self._before.get(name, 0.0)) / steps for name, spent in self._stages().items()}
-        return {"loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": stages}
+        nodes = {} if self.link is None else self.link.stats().get("nodes", {})
+        return {"loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": stages, "nodes": nodes}
 
     def close(self) -> None:
         if self.link is not None:

@@ -50,7 +50,8 @@ def run(
     rounds: int = 1,
     limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Step times, bytes and stages of every arm; warmup and steps are for all arms, or by the arm's name."""
+    """Step times, bytes and stages of every arm, and what they are beside the first arm's; warmup and steps are for all
+    arms, or by the arm's name."""
     if not measure.has("torch"):
         raise InputError("this needs torch: pip install torch")
     first, counted = ({name: n if isinstance(n, int) else n[name] for name in arms} for n in (warmup, steps))
@@ -72,15 +73,15 @@ def _row(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     stages = {name: 1e3 * statistics.fmean(report["stages"].get(name, 0.0) for report in reports) for name in names}
     sent = statistics.fmean(statistics.median(report["bytes"]) for report in reports)
     row = {"step_ms": 1e3 * statistics.median(by_step), "all_ms": [1e3 * step for step in by_step], "bytes": sent}
-    return {**row, "stages_ms": stages, "coding_share": _coding_share(stages)}
+    return {**row, "stages_ms": stages, "coding_share": _coding_share(stages), "nodes": reports[0]["nodes"]}
 
 
 def _against(row: dict[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    plain = rows[PLAIN]
+    first = next(iter(rows.values()))
     return {
         **row,
-        "times_faster": plain["step_ms"] / row["step_ms"],
-        "times_fewer_bytes": plain["bytes"] / row["bytes"],
+        "times_faster": first["step_ms"] / row["step_ms"],
+        "times_fewer_bytes": first["bytes"] / row["bytes"],
     }
 
 
@@ -96,7 +97,7 @@ def show(result: Mapping[str, Any]) -> str:
     title = f"{result['parameters']:,} parameters, {result['ranks']} ranks, batch {result['batch']} each"
     ours = result["arms"][COMPRESSED]
     parts = [f"{measure.machine_line(result['machine'])}\n{title}\n{COMPRESSED}: {result['scheme']}"]
-    parts += [steps_table(result["arms"]), _stages_table(ours)]
+    parts += [steps_table(result["arms"]), stages_table(ours)]
     return "\n\n".join([*parts, _verdict(ours["coding_share"])])
 
 
@@ -106,7 +107,7 @@ def steps_table(arms: Mapping[str, Mapping[str, Any]]) -> str:
     return table(["", "step ms", "× faster", "bytes sent per rank and step", "× fewer"], rows)
 
 
-def _stages_table(row: Mapping[str, Any]) -> str:
+def stages_table(row: Mapping[str, Any]) -> str:
     rows = [[name, number(spent, 2), f"{spent / row['step_ms']:.1%}"] for name, spent in row["stages_ms"].items()]
     return table(["stage, on the courier's thread", "ms per step", "of the step"], rows)
 

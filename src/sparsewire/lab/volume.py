@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from ..comm import Communicator
-from ..comm.base import Array, BytesLike, as_bytes
+from ..comm.base import Array, BytesLike, Halves, as_bytes
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,10 @@ class Tally(Communicator):
         self._add("all_reduce", all_reduce(array.nbytes, self.size))
         return self._comm.all_reduce(array, op)
 
+    def sum_bfloat16(self, bits: Halves) -> Halves:
+        self._add("all_reduce", all_reduce(bits.nbytes, self.size))
+        return self._comm.sum_bfloat16(bits)
+
     def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
         found = self._comm.broadcast(data, root)
         self._add("broadcast", broadcast(len(found), self.size, (self.rank - root) % self.size))
@@ -115,7 +119,14 @@ class Tally(Communicator):
         self._comm.barrier()
 
     def close(self) -> None:
+        self._close_splits()
         self._comm.close()
+
+    def _part(self, members: Sequence[int]) -> Tally:
+        """What a group that is split off moves is counted here."""
+        part = Tally(self._comm._part(members))
+        part.kinds = self.kinds
+        return part
 
     def _add(self, kind: str, volume: Volume) -> None:
         self.kinds[kind] = self.kinds.get(kind, Volume()) + volume

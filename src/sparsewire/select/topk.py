@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,9 @@ class Counted(Select):
             object.__setattr__(self, "ratio", 0.01)
         self.expect(self.ratio is None or 0 < self.ratio <= 1, "ratio lies in 0 < ratio ≤ 1 (or 0% < … ≤ 100%)")
         self.expect(self.k is None or 0 <= self.k < 2**63, "k is at least 0 and below 2**63")
+
+    def of_part(self, parts: int) -> Counted:
+        return self if self.k is None else replace(self, k=-(-self.k // parts))
 
     def count(self, numel: int) -> int:
         """How many of `numel` elements are chosen."""

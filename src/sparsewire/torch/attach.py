@@ -29,11 +29,13 @@ def attach(
     warmup_steps: int = 0,
     ratio_schedule: Ratios | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    follow_rate: bool = True,
     clip_norm: float | None = None,
     scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
     on_step: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
+    nodes: int | str | None = None,
 ) -> Link:
     """Compresses the model's gradients from the next backward on. Every rank calls it, with the same arguments.
 
@@ -48,11 +50,15 @@ def attach(
         that ratio.
     optimizer: checked against the scheme's memory, as exactly one of the two may hold the momentum. SGD stays as it is
         (with memory=dgc or gmc); Adam's β1 is 0 within its steps for parameters that travel sparse.
+    follow_rate: what waits to be sent moves the weights as far as it would have done, whatever the optimizer's learning
+        rate is when it is sent; for memory=residual and dgc.
     clip_norm: clips each rank's gradient to clip_norm/√ranks before what was not sent is added, as DGC does; the
         exchange then waits for the last bucket. Clipping after backward would clip the compensated sum.
     scaler: the GradScaler that the loss goes through, if one does: residuals then follow its scale as it changes.
     seed: for everything random. on_step: called after each step with a dict, on the courier's thread.
     timeout: seconds that a collective may wait for a rank; by default as long as the model's own process group.
+    nodes: "auto", or how many ranks one after another share a machine: these average dense among themselves first, and
+        each compresses and exchanges one part of every parameter with its like on the other machines.
 
     A setting that one rank refuses is an error on every rank, at once.
     """
@@ -63,11 +69,11 @@ def attach(
         try:
             settings = read_settings(
                 named, scheme, select_per, dense_below, exclude, warmup_steps, ratio_schedule, scaler, seed, on_step,
-                timeout, clip_norm,
+                timeout, clip_norm, nodes,
             )  # fmt: skip
             fit = fit_optimizer(optimizer, settings, named)
             if fit is not None:
-                settings = replace(settings, momenta=fit.momenta, rates=fit.rates)
+                settings = replace(settings, momenta=fit.momenta, rates=fit.rates, follow_rate=follow_rate)
             if settings.schedule.scheme.exchange.uses_masks:
                 settings = replace(settings, masks=find_masks(named, wrapped.module))
             hook = free_hook(wrapped)
@@ -75,7 +81,7 @@ def attach(
             refuse(group.comm, error)
             raise
         agree(group.comm, settings, named, masked(settings, named))
+        return Link({parameter: name for name, parameter in named.items()}, group, settings, hook, fit)
     except BaseException:
         group.leave()
         raise
-    return Link({parameter: name for name, parameter in named.items()}, group, settings, hook, fit)

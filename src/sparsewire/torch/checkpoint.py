@@ -1,7 +1,7 @@
 """Saving and resuming: buffers are per rank, so every rank has its own file.
 
-With the same number of ranks each goes on exactly where it was. With another number the buffers are dealt out again so
-that their mean over the ranks stays: that is what training still owes the model.
+With the same number of ranks, on machines as before where `nodes` are, each goes on exactly where it was. Otherwise the
+buffers are dealt out again so that their mean over the ranks stays: that is what training still owes the model.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import torch
 from .. import round_states
 from ..comm import Communicator
 from ..errors import InputError
+from ..grid import Grid
+from ..scheme import scheme
 from .tensors import to_arrays, to_tensors
 
 State = dict[str, Any]
@@ -31,6 +33,9 @@ class Saved(Protocol):
 
     @property
     def attached(self) -> bool: ...
+
+    @property
+    def grid(self) -> Grid: ...
 
     def state_dict(self) -> State: ...
 
@@ -79,23 +84,39 @@ def load(link: Saved, folder: str | os.PathLike[str], name: str = NAME) -> None:
     link.load_state_dict(state)
 
 
-def deal(saved: Sequence[Mapping[str, Any]], size: int) -> list[State]:
+def deal(saved: Sequence[Mapping[str, Any]], size: int, nodes: int | Grid | None = None) -> list[State]:
     """All ranks' states as those of `size` ranks; the mean of the buffers over the ranks stays.
+
+    nodes: with which they will attach: ranks on each machine, or a link's `grid`.
 
     >>> facts = {"world_size": 3, "step": 7, "scale": 1.0}
     >>> old = [{"rank": rank, "buffers": {"w": {"residual": torch.ones(2)}}, **facts} for rank in range(3)]
     >>> [new["buffers"]["w"]["residual"].tolist() for new in deal(old, 1)]
     [[1.0, 1.0]]
     """
-    return [to_tensors(state) for state in round_states.deal([to_arrays(state) for state in saved], size)]
+    arrays = [to_arrays(state) for state in saved]
+    if not isinstance(nodes, Grid):
+        nodes = Grid.even(size, nodes, scheme(arrays[0]["scheme"]).transform.width) if nodes else None
+    return [to_tensors(state) for state in round_states.deal(arrays, size, nodes)]
+
+
+def own_state(link: Saved, saved: Sequence[State]) -> State:
+    """This rank's state as it was saved, or its share of those of all ranks."""
+    mine = next((state for state in saved if fits(link, state)), None)
+    return mine if mine is not None else deal(saved, link.comm.size, link.grid)[link.comm.rank]
+
+
+def fits(link: Saved, state: Mapping[str, Any]) -> bool:
+    """Whether this rank can go on from the state as it is."""
+    rank, grid = link.comm.rank, link.grid
+    return (state["rank"], state["world_size"], state.get("nodes")) == (rank, grid.size, grid.facts(rank))
 
 
 def _mine(folder: Path, link: Saved, name: str) -> tuple[Mapping[str, Any], int]:
     """This rank's state out of the newest usable set, and how many ranks wrote it."""
     newest = max(_usable(folder, link, name), key=lambda files: int(_read(files[0])["step"]))
     states_found = [_read(path) for path in newest]
-    size = int(states_found[0]["world_size"])
-    return (states_found[0] if size == link.comm.size else deal(states_found, link.comm.size)[link.comm.rank]), size
+    return own_state(link, states_found), int(states_found[0]["world_size"])
 
 
 def _read(path: Path) -> State:
@@ -104,7 +125,7 @@ def _read(path: Path) -> State:
 
 
 def _usable(folder: Path, link: Saved, name: str) -> list[list[Path]]:
-    """Of each set this rank's file if as many ranks wrote it as there are now, otherwise all of them.
+    """Of each set this rank's file if that is all it needs, otherwise all of them.
 
     Where every machine has a disk of its own, this rank's file is all that it sees of its set.
     """
@@ -112,11 +133,10 @@ def _usable(folder: Path, link: Saved, name: str) -> list[list[Path]]:
     for path in folder.glob(f"{name}-*.pt") if folder.is_dir() else ():
         if match := pattern.match(path.name):
             sets.setdefault(int(match[2]), {})[int(match[1])] = path
-    mine, size = link.comm.rank, link.comm.size
-    whole = [
-        [files[rank] for rank in range(n)] for n, files in sets.items() if n != size and set(files) == set(range(n))
-    ]
-    own = [[sets[size][mine]]] if mine in sets.get(size, {}) else []
+    file = sets.get(link.comm.size, {}).get(link.comm.rank)
+    own = [[file]] if file is not None and fits(link, _read(file)) else []
+    others = (files for n, files in sets.items() if not (own and n == link.comm.size) and set(files) == set(range(n)))
+    whole = [[files[rank] for rank in sorted(files)] for files in others]
     if not (whole or own):
         raise InputError(f"{folder} holds no complete set of {name}-RANK-of-SIZE.pt files")
     return own + whole

@@ -57,6 +57,7 @@ def read_settings(
     on_step: Callable[[dict[str, Any]], None] | None,
     timeout: float | None,
     clip_norm: float | None,
+    nodes: int | str | None = None,
 ) -> Settings:
     if not is_whole(dense_below) or dense_below < 0:
         raise InputError(f"dense_below is a number of elements, 0 or more, not {dense_below!r}")
@@ -75,7 +76,16 @@ def read_settings(
     scale = None if scaler is None else scaler.get_scale
     shapes = {name: (*parameter.shape, *(2,) * parameter.is_complex()) for name, parameter in named.items()}
     return Settings(
-        schedule, names, int(dense_below), select_per, int(seed), on_step, scale, clip_norm=clip_norm, shapes=shapes
+        schedule,
+        names,
+        int(dense_below),
+        select_per,
+        int(seed),
+        on_step,
+        scale,
+        clip_norm=clip_norm,
+        nodes=nodes,
+        shapes=shapes,
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..errors import InputError
-from .checkpoint import State, deal
+from .checkpoint import State, fits, own_state
 from .link import Link
 
 Tensors = dict[str, torch.Tensor]
@@ -39,20 +39,25 @@ def save_dcp(link: Link, path: str | os.PathLike[str]) -> None:
 
 def load_dcp(link: Link, path: str | os.PathLike[str]) -> None:
     """Goes on from the folder, whatever number of ranks wrote it. Every rank calls it."""
-    from torch.distributed import checkpoint as dcp
-
-    rank, size = link.comm.rank, link.comm.size
     saved = _metadata(path)
     ranks = _ranks(saved)
     if ranks != list(range(len(ranks))) or not ranks:
         raise InputError(f"{path} holds the sparsewire states of ranks {ranks}, but those of all ranks are needed")
-    wanted = [rank] if len(ranks) == size else ranks
-    prefixes = tuple(_prefix(one) for one in wanted)
+    states = _states(link, path, saved, [link.comm.rank] if len(ranks) == link.comm.size else ranks)
+    alike = link.comm.all_gather(b"fits" if fits(link, states[0]) else b"", "load")
+    if len(states) < len(ranks) and not all(map(len, alike)):  # the ranks are on other machines than they were
+        states = _states(link, path, saved, ranks)
+    link.load_state_dict(own_state(link, states))
+
+
+def _states(link: Link, path: str | os.PathLike[str], saved: Mapping[str, Any], ranks: Iterable[int]) -> list[State]:
+    from torch.distributed import checkpoint as dcp
+
+    prefixes = tuple(_prefix(one) for one in ranks)
     tensors = {key: torch.empty(kept.size, dtype=kept.properties.dtype)
                for key, kept in saved.items() if key.startswith(prefixes)}  # fmt: skip
     dcp.load(tensors, checkpoint_id=path, process_group=link._hook.group)
-    states = [_unflatten(tensors, one) for one in wanted]
-    link.load_state_dict(states[0] if len(ranks) == size else deal(states, size)[rank])
+    return [_unflatten(tensors, one) for one in ranks]
 
 
 def _metadata(path: str | os.PathLike[str]) -> dict[str, Any]:

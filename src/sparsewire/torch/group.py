@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from weakref import WeakKeyDictionary
+from contextlib import suppress
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..comm import Communicator
+from ..comm.groups import new_group
 from ..comm.torch import TorchCommunicator
-from ..errors import CommError, CommTimeout, PeerFailed
+from ..errors import CommError, PeerFailed
 
 FAILED = "sparsewire-failed"
 LONGEST = 2000  # characters of an error's text
-_made: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()  # how many groups were made for this one
 
 
 class CourierGroup:
@@ -28,7 +25,8 @@ class CourierGroup:
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None, call: str = "attach") -> None:
-        own = _new_group(group, datetime.timedelta(seconds=timeout) if timeout else _timeout_of(group), call)
+        limit = datetime.timedelta(seconds=timeout) if timeout else None
+        own = new_group(group, dist.get_process_group_ranks(group), call, limit)
         self.comm = TorchCommunicator(own)
         self._store = distributed_c10d._get_process_group_store(own)
         self._group: dist.ProcessGroup | None = own
@@ -93,39 +91,3 @@ class GivenGroup:
 
     def leave(self) -> None:
         """It stays the user's."""
-
-
-def _new_group(group: dist.ProcessGroup, timeout: datetime.timedelta | None, call: str) -> dist.ProcessGroup:
-    ranks = dist.get_process_group_ranks(group)
-    part = len(ranks) < dist.get_world_size()
-    try:
-        with _own_name(group) if part else nullcontext():
-            return dist.new_group(
-                ranks, timeout=timeout, backend=dist.get_backend(group), use_local_synchronization=part
-            )
-    except RuntimeError as error:
-        late = "timeout" in str(error).lower() or "timed out" in str(error).lower()
-        raise (CommTimeout if late else CommError)(
-            f"{call}: not all of {len(ranks)} ranks have come ({error}); every rank of the model must call {call}"
-        ) from error
-
-
-@contextmanager
-def _own_name(group: dist.ProcessGroup) -> Iterator[None]:
-    """A name for a new group of some ranks that is the same on each and was never used.
-
-    Torch up to 2.13 hashes in how many groups the rank is in: ranks in different numbers of groups never meet, and a
-    name that comes again finds the addresses of the group before (github.com/pytorch/pytorch/pull/189073).
-    """
-    _made[group] = _made.get(group, 0) + 1
-    torchs = distributed_c10d._hash_ranks_to_str
-    distributed_c10d._hash_ranks_to_str = lambda *_: f"{group.group_name}-sparsewire-{_made[group]}"
-    try:
-        yield
-    finally:
-        distributed_c10d._hash_ranks_to_str = torchs
-
-
-def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta | None:
-    options = getattr(group, "_get_backend", lambda device: None)(torch.device("cpu"))
-    return getattr(getattr(options, "options", None), "_timeout", None)

@@ -20,7 +20,7 @@ from ..codec import Spec
 from ..comm.torch import TorchCommunicator
 from ..errors import InputError
 from .attach import attach
-from .checkpoint import State, deal
+from .checkpoint import State, own_state
 from .link import Link
 from .optimizers import only_optimizer
 
@@ -104,10 +104,9 @@ def _scaler(trainer: Trainer) -> torch.amp.GradScaler | None:
 
 
 def _restore(link: Link, states: Sequence[State]) -> None:
-    rank, size = link.comm.rank, link.comm.size
     if states:
-        link.load_state_dict(states[rank] if len(states) == size else deal(states, size)[rank])
-    elif rank == 0:
+        link.load_state_dict(own_state(link, states))
+    elif link.comm.rank == 0:
         warnings.warn("the checkpoint has no sparsewire state: step and residuals start at zero", stacklevel=2)
 
 

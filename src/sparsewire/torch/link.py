@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ..averager import Averager
 from ..comm import Communicator
 from ..errors import InputError, add_note
+from ..grid import Grid
 from ..host import to_host
 from ..kernels.scratch import Kept
 from ..schedule import Settings
@@ -63,12 +64,17 @@ class Link:
         return self.averager.step
 
     @property
+    def grid(self) -> Grid:
+        """Which ranks share a machine, where these average first."""
+        return self.averager.nodes.grid
+
+    @property
     def attached(self) -> bool:
         return self._hook.link is self
 
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
-        and seconds by stage on the courier's thread."""
+        and seconds by stage on the courier's thread; with `nodes`, what of it went between machines."""
         return self.averager.stats()
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,6 +84,7 @@ class Link:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state. For another number of ranks, `sparsewire.torch.load` deals it out."""
         arrays = to_arrays(state)
+        self.averager.check_state(arrays)
         self._check_sizes(arrays)
         self.averager.load_state_dict(arrays)
 
@@ -116,7 +123,9 @@ class Link:
     def _fail(self, error: BaseException) -> BaseException:
         """What the courier calls when its work fails."""
         failed = self._group.fail(error)
-        add_note(failed, f"sparsewire: on rank {self.comm.rank}, at step {self.step}")
+        peers = self.grid.peers(self.comm.rank)
+        where = "" if len(peers) == self.comm.size else f"; in an exchange, a rank is its place in {peers}"
+        add_note(failed, f"sparsewire: on rank {self.comm.rank}, at step {self.step}{where}")
         return failed
 
     def __enter__(self) -> Link:
@@ -136,9 +145,18 @@ class Link:
         sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for parameter, name in self._names.items()}
         for name, buffers in state.get("buffers", {}).items():
             for kept in buffers.values():
-                found = math.prod(kept["shape"]) if isinstance(kept, Mapping) else kept.size
-                if sizes.get(name) != found:
-                    raise InputError(f"the state has {found} numbers for {name!r}, the model {sizes.get(name)}")
+                table = isinstance(kept, Mapping)
+                found = math.prod(kept["shape"]) if table else kept.size
+                due = self._part_size(sizes.get(name), int(kept["width"]) if table else None)
+                if due != found:
+                    raise InputError(f"the state has {found} numbers for {name!r}, the model {due}")
+
+    def _part_size(self, size: int | None, width: int | None) -> int | None:
+        """Numbers that this rank keeps of a parameter; tables are cut between rows."""
+        if size is None:
+            return None
+        start, stop = self.grid.range(size, self.comm.rank, width)
+        return stop - start
 
     # --- what the courier does ---
 

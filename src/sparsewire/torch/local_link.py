@@ -18,6 +18,7 @@ import torch.distributed as dist
 from .. import round_states
 from ..comm import Communicator
 from ..errors import SparsewireError, add_note
+from ..grid import Grid
 from ..join import Joined, join
 from ..kernels import Array
 from ..rounds import CALLED, DUE, LAST, Plan, Rounds, Visit
@@ -56,6 +57,10 @@ class LocalLink:
     @property
     def attached(self) -> bool:
         return self._hook is not None
+
+    @property
+    def grid(self) -> Grid:
+        return self.rounds.averager.nodes.grid
 
     @property
     def step(self) -> int:

@@ -1,0 +1,38 @@
+"""What sparse steps have left of a parameter, where it travels dense, or has no gradient."""
+
+from __future__ import annotations
+
+from .kernels import Array
+from .layout import Segment, Slice, has_gradient
+from .schedule import Settings
+from .scheme import Scheme
+from .states import States
+
+
+def owed(item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: States) -> Array:
+    """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
+    x = numbers[item.start : item.stop]
+    known = plan.memory.remembers_dense and settings.is_sparse(item.name, item.whole)
+    if not known and item.name not in states.by_name:
+        return x.copy()
+    return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
+
+
+def settle(item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Settings, states: States) -> None:
+    """What was owed of a parameter that travelled dense is paid."""
+    x = numbers[item.start : item.stop]
+    if plan.memory.buffers and settings.is_sparse(item.name, item.whole) and item.name in states.by_name:
+        plan.memory.keep_dense(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
+    else:
+        states.drop(item.name)
+
+
+def set_aside(segment: Segment, numbers: Array, plan: Scheme, states: States) -> None:
+    """Takes the buffers of parameters without a gradient here out of the step, until it ends.
+
+    Perhaps no rank used such a parameter: its mean is then dropped, and what was sent of its buffers were lost.
+    """
+    for item in segment.members if plan.memory.buffers else ():
+        x = numbers[item.start : item.stop]
+        if not has_gradient(x):
+            states.set_aside(segment, item, plan.memory.buffers, x.dtype)
