@@ -8,8 +8,8 @@ dense      no compression
 residual   error feedback; the momentum, or Adam's β1, stays in the optimizer behind it
 dgc        momentum correction; with AdamW, error feedback and β1 = 0
 gmc        global momentum compression (SGD only)
-ours       with SGD, dgc with a ratio that falls as 1/t, the same on average, and one threshold for the whole model;
-           with AdamW, the same selection with error feedback and β1 = 0
+ours       with SGD, dgc with a ratio that falls as 1/t, the same on average, one threshold for the whole model, and
+           what waits following the learning rate; with AdamW, the same with error feedback and β1 = 0
 longer     ours at the smallest ratio with `--longer` times the steps
 
 "to 90 %": steps until the training loss, a moving mean, has fallen by 90 % of what dense's falls in all.
@@ -57,7 +57,7 @@ class Cell(training.Cell):
         scheme = sw.scheme(f"topk({self.ratio}) | memory={memory}")
         falling = falling_ratio(self.steps, self.ratio) if ours else None
         schedule = SchemeSchedule(scheme, self.steps if self.rule == "dense" else 0, falling)
-        return Settings(schedule, seed=self.seed, select_per="model" if ours else "parameter")
+        return Settings(schedule, seed=self.seed, select_per="model" if ours else "parameter", follow_rate=ours)
 
     def facts(self, model: nn.Module) -> Row:
         return {**super().facts(model), "ratio": None if self.rule == "dense" else self.ratio}

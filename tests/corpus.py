@@ -28,7 +28,7 @@ GOLDEN = Path(__file__).with_name("golden")
 STORED = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
 MAX_ENTRIES = 2**16
 BOMBED = ["raw", "half", "qsgd", "quantile", "entropy", "fit_poly", "fit_poly(rank_bits=1)", "fit_dexp", "mean",
-          "sign_mean", "centroid"]  # fmt: skip
+          "sign_mean", "centroid", "range_float", "range_float(bits=auto)"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,21 @@ def claims() -> Iterator[tuple[str, bytes]]:
                 f"{bundle.name}-{count}-{numel}",
                 wire.pack_bundle([replace(frames[0], shape=(numel,), count=count)] * 4),
             )
+    yield from spectra()
     yield from full_filters()
     yield from bombs()
+
+
+def spectra() -> Iterator[tuple[str, bytes]]:
+    """Tensors of many elements, with the longest chunks that there are, in a few bytes."""
+    head = wire.unpack(sw.encode(np.ones(4, np.float32), "topk(k=1) | transform=fft | indices=raw | values=raw"))
+    tiles = "dct(block=1024, two_dimensional=true)"
+    for transform, shape in itertools.product(("fft(chunk=65536)", tiles), ((2**45,), (2**30, 2**30), (1024, 2**50))):
+        record = sw.scheme(f"topk | transform={transform} | indices=raw | values=raw").record
+        width = 2 if transform.startswith("fft") else 1
+        indices, values = np.array([7], "<i8").tobytes(), np.ones(width, "<f4").tobytes()
+        frame = replace(head, record=record, shape=shape, width=width, indices=indices, values=values)
+        yield f"{transform}-{shape}".replace(" ", ""), wire.pack(frame)
 
 
 def full_filters(count: int = 10_000) -> Iterator[tuple[str, bytes]]:

@@ -22,8 +22,10 @@ from kernel_dense import (
 )
 from strategies import KINDS, make, supports
 
+from sparsewire import kernels
 from sparsewire.kernels import reference
 from sparsewire.kernels.reference.bins import ROWS, assign_bins
+from sparsewire.values.range_float import Grid, Range
 
 sizes = st.sampled_from(EDGES)
 keys = st.integers(0, 2**64 - 1)
@@ -226,6 +228,25 @@ def rans_args(draw: st.DrawFn) -> Args:
 
 
 @st.composite
+def grid_args(draw: st.DrawFn) -> Args:
+    """Finite values and a grid that was fitted to other values, or has nothing."""
+    x, like = draw(dense()), draw(dense())
+    x = x[np.isfinite(x)]
+    like = like[np.isfinite(like)].astype(x.dtype) if x.size else like
+    with np.errstate(over="ignore"):
+        extremes = np.array([np.max(like, initial=0), np.min(like, initial=0)], x.dtype)
+    extremes[~np.isfinite(extremes)] = 0
+    bits = draw(st.integers(2, 16))
+    found = Range(*kernels.magnitude_bits(extremes).tolist())
+    return x, *Grid.of(found, bits, draw(st.integers(0, bits - 1)), x.dtype)
+
+
+def lookup_args(seed: int, size: int, most: int) -> Args:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, most, size).astype(np.uint32), make("normal", most, ["float32", "float64"][seed % 2], seed)
+
+
+@st.composite
 def sketch_query_args(draw: st.DrawFn) -> Args:
     """(table, ids, numbers per bucket, key), buckets now few and now more than the ids."""
     (ids, _), width = draw(supports()), draw(st.sampled_from([1, 1, 2, 3, 16]))
@@ -260,6 +281,7 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "compensate": compensate_args(),
     "descending": st.tuples(dense()),
     "elias_fano_encode": supports(),
+    "energy_count": st.tuples(dense(), st.sampled_from([0.0, 1e-9, 0.01, 0.25, 0.9])),
     "frequency_table_encode": table_args(),
     "frequency_table_resolution": table_args().map(lambda args: args[:1]),
     "gap_symbols": st.tuples(gap_lists() | integers()),
@@ -276,6 +298,8 @@ WRITERS: dict[str, st.SearchStrategy[Args]] = {
     "quantize": quantize_args(),
     "quantizer_fit": fit_args(),
     "random_bits": st.tuples(keys, keys, sizes),
+    "range_float_encode": grid_args(),
+    "range_float_error": st.tuples(grid_args(), st.sampled_from([1.0, 2.0**60])).map(lambda a: (*a[0], a[1])),
     "rans_encode": rans_args(),
     "reconstruct": reconstruct_args(),
     "rice_encode": rice_args,
@@ -302,6 +326,7 @@ READERS: dict[str, st.SearchStrategy[Args]] = {
     "from_gaps": supports().map(lambda s: (reference.gaps(s[0]), s[1])),
     "from_run_lengths": supports().map(lambda s: (*reference.run_lengths(s[0]), s[1], s[0].size)),
     "huffman_decode": gap_lists().map(huffman_parts).map(lambda p: (reference.huffman_encode(*p), p[1], p[0].size)),
+    "lookup": st.builds(lookup_args, seeds, sizes, st.sampled_from([1, 3, 1024])),
     "poly_eval": poly_args().map(poly_eval_args),
     "rans_decode": rans_args().map(lambda a: (reference.rans_encode(*a), a[1], a[0].size)),
     "rice_decode": rice_args.map(rice_decode_args),

@@ -134,6 +134,22 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "rows_bloom": ("topk(k=5) | transform=rows(width=3) | indices=bloom(0.05, p2) | values=half", PLAIN, "float64"),
     "rows_of_a_table": ("nonzero | indices=elias_fano | values=qsgd(5)", table(), "float32"),
     "rows_curve": ("nonzero | transform=rows(width=2) | indices=raw | values=fit_poly(degree=2)", PLAIN, "float32"),
+    # Coefficients in half precision: their last bits are the Fourier transform's, which is NumPy's.
+    "transform_fft": ("topk(k=9) | transform=fft(chunk=64) | indices=rice | values=half", PLAIN, "float32"),
+    "fft_odd_chunk": ("topk(10%) | transform=fft(chunk=41) | values=half", PLAIN, "float64"),
+    "fft_budget": ("error_budget(bound=0.6) | transform=fft | indices=bitmap | values=half", PLAIN, "float16"),
+    "transform_dct": ("topk(k=12) | transform=dct(block=16) | indices=rice | values=half", PLAIN, "float32"),
+    "dct_tiles": (
+        "chunk_topk(k=2, chunk=16) | transform=dct(block=4, two_dimensional=true) | values=half",
+        PLAIN.reshape(10, 15),
+        "bfloat16",
+    ),
+    "select_error_budget": ("error_budget(bound=0.25) | indices=golomb | values=raw", PLAIN, "float32"),
+    "values_range_float": ("topk(k=40) | indices=rice | values=range_float", PLAIN, "float32"),
+    "range_float_few_bits": ("nonzero | values=range_float(bits=5, mantissa=2)", abs(PLAIN), "bfloat16"),
+    "range_float_auto": ("topk(k=40) | values=range_float(bits=auto, error=0.05)+deflate", PLAIN, "float64"),
+    "range_float_tiny": ("topk(k=20) | values=range_float(bits=12, mantissa=6)", PLAIN * 1e-43, "float32"),
+    "range_float_not_finite": ("topk(k=20) | values=range_float(bits=3)", SPOILED, "float32"),
     "memory_dgc": ("topk(k=5) | memory=dgc(momentum=0.8, nesterov=true) | values=raw", PLAIN, "float32"),
     "memory_gmc": ("topk(k=5) | memory=gmc | values=raw", PLAIN, "float32"),
     "memory_decay": ("topk(k=5) | memory=residual(decay=0.95) | values=raw", PLAIN, "float32"),
@@ -146,6 +162,9 @@ BUNDLES: dict[str, tuple[str, list[Any], str]] = {
         "sbc(level=2)", [PLAIN, PLAIN.reshape(5, 30) - 1, np.zeros((3, 0)), FEW, np.array(2.0), PLAIN * 0], "float32",
     ),
     "bundle_one": ("topk(10%) | indices=elias_fano | values=half", [FEW], "bfloat16"),
+    "bundle_fft": (
+        "topk(5%) | transform=fft(chunk=64) | indices=rice | values=half", [FEW, PLAIN, np.array([1.5])], "float32",
+    ),
     "bundle_rows": ("topk(10%) | transform=rows(width=8) | indices=rice | values=raw", [FEW, PLAIN], "float64"),
 }  # fmt: skip
 

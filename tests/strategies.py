@@ -29,12 +29,16 @@ CHAINS = [
     "mean+deflate",
     "centroid(bits=1)",
     "centroid(bits=8)+zstd",
+    "range_float(bits=2, mantissa=0)",
+    "range_float(bits=auto, error=0.1)+deflate",
+    "range_float(bits=16, mantissa=7)+zstd",
 ]
 BLOOMS = [f"bloom(0.2, {policy}, {layout})" for policy in ("naive", "p1", "p2") for layout in ("classic", "blocked")]
 # Codecs that ask a filter for every element are tested on small tensors only.
 MOST_NUMEL = {"bloom": 2**16}
 MEMORIES = [name for name in list_codecs()["memory"] if name != "none"] + ["residual(decay=0.9)"]
-TRANSFORMS = [*list_codecs()["transform"], "rows(width=3)", "haar(pairs=true)"]
+TRANSFORMS = [*list_codecs()["transform"], "rows(width=3)", "haar(pairs=true)", "fft(chunk=30)",
+              "dct(block=4, two_dimensional=true)"]  # fmt: skip
 EXCHANGES = list_codecs()["exchange"]
 INDEX_CODECS = [*BLOOMS, *list_codecs()["indices"], "rice(block=8)"]
 VALUE_CODECS = [*list_codecs()["values"], *CHAINS]
@@ -56,6 +60,8 @@ SELECTS = [
     "one_sign(k=3)",
     "chunk_topk",
     "chunk_topk(k=3, chunk=10)",
+    "error_budget(bound=0.3)",
+    "error_budget(bound=0)",
     "threshold(value=0.5)",
     "threshold(ratio=10%)",
 ]

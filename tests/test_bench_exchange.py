@@ -64,12 +64,13 @@ def test_a_tally_changes_nothing_and_counts_every_collective():
             tally.send(b"hello", 1)
         else:
             assert tally.recv(0) == b"hello"
+        assert tally.split(0).sum_bfloat16(np.full(3, 0x3F80, np.uint16)).tolist() == [0x4000] * 3  # 1 + 1 = 2
         tally.barrier()
         return tally
 
     zero, one = run_ranks(2, talk)
-    assert (zero.total.sent, zero.total.received) == (2 + 3 + 16 + 0 + 5, 4 + 1 + 16 + 3)
-    assert (one.total.sent, one.total.received) == (4 + 1 + 16 + 3, 2 + 3 + 16 + 0 + 5)
+    assert (zero.total.sent, zero.total.received) == (2 + 3 + 16 + 0 + 5 + 14, 4 + 1 + 16 + 3 + 14)
+    assert (one.total.sent, one.total.received) == (4 + 1 + 16 + 3 + 14, 2 + 3 + 16 + 0 + 5 + 14)
     assert zero.kinds["send"] == Volume(5, 0, 0, 1, 1) and one.kinds["recv"] == Volume(0, 5, 0, 1, 1)
 
 

@@ -212,7 +212,7 @@ def test_a_limit_that_is_too_low_is_noticed() -> None:
     assert needing_more([("many", many)], 4) == ["many"]
 
 
-CHEAP = ["entropy", "raw", "half", "qsgd", "quantile", "fit_poly(rank_bits=1)", "fit_dexp(rank_bits=1)"]
+CHEAP = ["entropy", "raw", "half", "qsgd", "range_float", "quantile", "fit_poly(rank_bits=1)", "fit_dexp(rank_bits=1)"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -109,7 +109,7 @@ def test_with_everything_sent_the_mean_is_that_of_all_ranks(grid: tuple[int, int
     assert all(all_same(first, other) for other in others)
 
 
-@pytest.mark.parametrize("exchange", ["allgather", "root", "allgather(mean=sqrt)"])
+@pytest.mark.parametrize("exchange", ["allgather", "root", "allgather(mean=sqrt)", "reduce_scatter", "sketch"])
 @pytest.mark.parametrize("per", ["parameter", "bucket", "model"])
 def test_every_gradient_is_sent_or_kept_by_its_machine(per: str, exchange: str, inside: str) -> None:
     def fn(comm: Communicator) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:

@@ -43,6 +43,30 @@ def test_what_is_wrong_with_a_preset_is_said(spec: str, message: str) -> None:
         sw.scheme(spec)
 
 
+@pytest.mark.parametrize(
+    ("preset", "spelled"),
+    [
+        ("superneurons", "topk(15%) | transform=fft | indices=rice | values=range_float(bits=10)"),
+        (
+            "superneurons(theta=95%, bits=auto)",
+            "topk(5%) | transform=fft | indices=rice | values=range_float(bits=auto)",
+        ),
+        ("demo", "chunk_topk(k=32, chunk=4096) | transform=dct(64, true) | memory=residual(decay=0.999)"),
+        ("demo(topk=8, chunk=32, decay=1.0)", "chunk_topk(k=8, chunk=1024) | transform=dct(32, true)"),
+    ],
+)
+def test_methods_of_the_frequency_domain_are_what_they_stand_for(preset: str, spelled: str) -> None:
+    assert sw.scheme(preset) == sw.scheme(spelled)
+
+
+@pytest.mark.parametrize(
+    "spec", ["superneurons(theta=1)", "superneurons(theta=most)", "demo(chunk=0)", "demo(topk=9999)"]
+)
+def test_what_is_no_theta_or_tile_is_refused(spec: str) -> None:
+    with pytest.raises(sw.SchemeError):
+        sw.scheme(spec)
+
+
 def test_presets_are_listed() -> None:
     assert {"deepreduce", "skcompress"} <= set(sw.list_codecs()["presets"])
 

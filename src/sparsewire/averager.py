@@ -26,7 +26,7 @@ from .kernels import Array
 from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out
 from .memory import Residual
 from .model_select import ModelSelect
-from .momentum import follow_rate, hand_out
+from .momentum import hand_out, move_on, reweigh
 from .nodes import LOSSLESS, nodes
 from .schedule import Settings
 from .scheme import Scheme
@@ -95,7 +95,7 @@ class Averager:
         self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
         plan, memory = self.scheme, self.settings.schedule.scheme.memory
         parts = self.nodes.take(buffers, self.clock)
-        buffers = [follow_rate(buffer, self.states.means, self.settings, memory) for buffer in parts]
+        buffers = [move_on(buffer, self.states.means, self.settings, memory) for buffer in parts]
         self._open += [self._average(buffer) for buffer in buffers] if plan is None else self._exchange(buffers, plan)
 
     def put_sparse(self, name: str, x: Sparse) -> None:
@@ -150,7 +150,8 @@ class Averager:
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
         x, masks = numbers[segment.start : segment.stop], self.settings.masks if plan.exchange.uses_masks else None
         state = self.states.of(segment, plan.memory.buffers, x.dtype)
-        return Piece(segment.name, x, (x.size,), dtype, state, mask=None if masks is None else masks.of(segment.spans))
+        shape = self.settings.shape(segment.name, x.size, plan)
+        return Piece(segment.name, x, shape, dtype, state, mask=None if masks is None else masks.of(segment.spans))
 
     def _pieces(self, opened: Sequence[Open], plan: Scheme) -> Iterator[Piece]:
         for one in opened:
@@ -254,9 +255,12 @@ class Averager:
     # --- state ---
 
     def _follow(self) -> None:
-        """At the start of a step, the buffers change with the loss's scale."""
-        if self.settings.scale is not None and not (self._open or self._sparse):
+        """At the start of a step, the buffers change with the loss's scale and the learning rate."""
+        if self._open or self._sparse:
+            return
+        if self.settings.scale is not None:
             self.rescale(self.settings.scale())
+        reweigh(self.states, self.settings)
 
     def rescale(self, scale: float) -> None:
         """Buffers are in the loss's scale, so they change with it (by powers of two: exactly)."""
@@ -290,6 +294,7 @@ class Averager:
             "world_size": self.comm.size,
             "buffers": self.states.saved(),
             "means": self.states.saved_means(),
+            "rates": dict(self.states.rates),
             "selection": self._model.saved(),
             "nodes": self.nodes.grid.facts(self.comm.rank),
         }
@@ -302,7 +307,7 @@ class Averager:
         """Goes on from this rank's saved state, in the loss's present scale."""
         self.check_state(state)
         scale = self.scale
-        self.states.load(state["buffers"], state.get("means", {}))
+        self.states.load(state["buffers"], state.get("means", {}), state.get("rates", {}))
         self.step, self.scale = int(state["step"]), float(state["scale"])
         self._model.load(state.get("selection", {}))
         self.rescale(scale)

@@ -79,7 +79,7 @@ def decode_support(parsed: wire.Frame) -> Array:
 
 def _contexts(parsed: wire.Frame, s: Scheme) -> tuple[Context, Context]:
     """(what the value codec, what the index codec is told); the counts are checked against the tensor's size."""
-    transform, width = s.transform, parsed.width
+    transform, width = s.transform.fitted(parsed.shape), parsed.width
     size = parsed.numel // width if transform.is_identity else transform.size(parsed.numel)
     if parsed.numel % width if transform.is_identity else width != transform.width:
         raise HeaderError(f"a tensor of {parsed.numel} elements has no entries of {width} numbers after {transform}")
@@ -90,7 +90,7 @@ def _contexts(parsed: wire.Frame, s: Scheme) -> tuple[Context, Context]:
 
 
 def _sparse(parsed: wire.Frame, s: Scheme, indices: Array, values: Array) -> Sparse:
-    transform = None if s.transform.is_identity else s.transform
+    transform = None if s.transform.is_identity else s.transform.fitted(parsed.shape)
     return Sparse(indices, values, parsed.shape, parsed.dtype, parsed.width, transform)
 
 
@@ -110,6 +110,7 @@ def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int 
     }
     parts = {f"{slot}.{part}": size for slot, found in inner.items() for part, size in found.items()}
     notes = _section(lambda: s.values.notes(memoryview(parsed.values), numbers))
+    about = {} if s.transform.is_identity else s.transform.notes(found.numel, parsed.count)
     entries = max(1, parsed.count)
     dense_bytes = parsed.numel * {"float64": 8, "float32": 4}.get(parsed.dtype, 2)
     return {
@@ -125,7 +126,11 @@ def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int 
         "ratio": dense_bytes / len(frame),
         "sections": sections,
         "parts": parts,
-        "notes": {f"values.{name}": value for name, value in notes.items()},
+        "notes": {
+            f"{slot}.{name}": value
+            for slot, known in {"transform": about, "values": notes}.items()
+            for name, value in known.items()
+        },
         "bits_per_entry": {slot: 8 * size / entries for slot, size in {**sizes, "total": len(frame)}.items()},
         "bound_bits_per_entry": bound_bits(found.numel, parsed.count) / entries,
     }

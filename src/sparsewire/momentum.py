@@ -6,6 +6,9 @@ They are sparse and the same on every rank. Two things are done with them:
 - A memory that adds a share β of each mean to its buffers (`gmc`) means the movement of the weights by it,
   −(β/η_t)(w_t − w_{t−1}), which is β · (η_{t−1}/η_t) · M_{t−1}: when the learning rate η changes, the gradient gets the
   difference β · (η_{t−1}/η_t − 1) · M_{t−1}.
+
+The other memories may follow the learning rate as well (`follow_rate`): what was not sent at the rate η is sent at η',
+and moves the weights as far as it would have done if it is multiplied by η/η'.
 """
 
 from __future__ import annotations
@@ -17,10 +20,18 @@ from .contract import Memory
 from .kernels import Array
 from .layout import Buffer, has_gradient
 from .schedule import Settings
-from .states import Mean
+from .states import Mean, States
 
 
-def follow_rate(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
+def reweigh(states: States, settings: Settings) -> None:
+    """What waits keeps its weight when the learning rate has changed."""
+    memory = settings.schedule.scheme.memory
+    if settings.follow_rate and settings.rates is not None and not memory.kept_mean:
+        for name, rate in settings.rates().items():
+            states.follow_rate(name, rate, memory.lead)
+
+
+def move_on(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
     """The buffer with what a change of the learning rate adds to its gradients; where there is none, it waits."""
     if not memory.kept_mean or settings.rates is None:
         return buffer

@@ -19,7 +19,7 @@ from .mask import Mask
 from .rng import derive_key
 from .scheme import Scheme
 from .seal import Sealed, Selection, seal
-from .sparse import Sparse, elements
+from .sparse import Sparse, elements, entries
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Piece:
         """A sparse tensor is in its own domain already: no transform is applied to it."""
         if not isinstance(self.x, Sparse):
             return scheme
-        if self.x.transform not in (None, scheme.transform):
+        if self.x.transform not in (None, scheme.transform.fitted(self.shape)):
             raise InputError(f"{self.x!r} holds coefficients of {self.x.transform}, the scheme has {scheme.transform}")
         return scheme if self.x.transform is not None else scheme.untransformed
 
     def context(self, scheme: Scheme, step: int, seed: int, rank: int) -> Context:
         """What the codecs may know of the tensor."""
-        size = self.x.size if isinstance(self.x, Sparse) else scheme.transform.size(self.x.size)
+        size = self.x.size if isinstance(self.x, Sparse) else scheme.transform.fitted(self.shape).size(self.x.size)
         key = derive_key(seed, step, self.name)
         return Context(self.dtype, size, key=key, own_key=derive_key(key, rank))
 
@@ -74,15 +74,18 @@ class Piece:
         return Selection(*picked, lambda at: memory.total(_gathered(state, at, 1), x[at]).copy(), self.shape)
 
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
-        state, transform = self._state(scheme), scheme.transform
+        state, transform = self._state(scheme), scheme.transform.fitted(self.shape)
         total = x if state is None else scheme.memory.total(state, x)
         coefficients = transform.forward(total)
         indices, _ = scheme.select.choose(transform.norms(coefficients), ctx)
-        rows = coefficients.reshape(-1, transform.width)
+        rows = entries(coefficients, transform.width)
         if state is not None and np.may_share_memory(rows, total):
             rows = rows.copy()  # the total lies in scratch memory
-        return Selection(indices, rows[indices].reshape(-1), lambda at: rows[at].reshape(-1), self.shape,
-                         transform.width, transform)  # fmt: skip
+
+        def at(where: Array) -> Array:
+            return rows[where].view(coefficients.dtype).reshape(-1)
+
+        return Selection(indices, at(indices), at, self.shape, transform.width, transform)
 
     def _select_sparse(self, x: Sparse, scheme: Scheme) -> Selection:
         """A `Sparse` is sent as it is; the memory takes part at its entries, the rest of it waits."""

@@ -81,6 +81,23 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
     return Recipe("nonzero | indices=best | values=raw | memory=none", local)
 
 
+def superneurons(theta: str = "0.85", bits: str = "10", chunk: str = "4096") -> Recipe:
+    """SuperNeurons (arXiv 1811.08596): Fourier coefficients but the smallest, a share theta, as range-based floats."""
+    ratio = round(1 - _share(theta, "superneurons(theta=…)", "coefficients"), 12)
+    transform, values = f"fft(chunk={chunk})", f"range_float(bits={bits})"
+    return Recipe(f"topk(ratio={ratio}) | transform={transform} | indices=rice | values={values} | memory=residual")
+
+
+def demo(topk: str = "32", chunk: str = "64", decay: str = "0.999") -> Recipe:
+    """DeMo (arXiv 2411.19870): the largest cosine coefficients of every tile, a decayed residual as its momentum.
+
+    The optimizer applies the sign of the mean.
+    """
+    select = f"chunk_topk(k={topk}, chunk={_steps(chunk, 'demo(chunk=…)') ** 2})"
+    transform = f"dct(block={chunk}, two_dimensional=true)"
+    return Recipe(f"{select} | transform={transform} | indices=best | values=entropy | memory=residual(decay={decay})")
+
+
 def scalecom(ratio: str = "1%", values: str = "float32") -> Recipe:
     """ScaleCom (arXiv 2104.11125): the ranks take turns; what one of them selects is everyone's support."""
     return Recipe(f"topk({ratio}) | memory=residual | exchange=shared(support=leader, values={values})")
@@ -109,7 +126,20 @@ def s2(volume: str = "0.25", rows: str = "1", decode: str = "project", select: s
 
 PRESETS: dict[str, Callable[..., Recipe]] = {
     preset.__name__: preset
-    for preset in (deepreduce, skcompress, sbc, stc, sparseloco, diloco, spardl, s2, scalecom, pactrain)
+    for preset in (
+        deepreduce,
+        skcompress,
+        sbc,
+        stc,
+        sparseloco,
+        diloco,
+        spardl,
+        s2,
+        scalecom,
+        pactrain,
+        superneurons,
+        demo,
+    )
 }
 
 
@@ -125,13 +155,13 @@ def _mean(word: str) -> str:
     return word
 
 
-def _share(word: str, owner: str) -> float:
+def _share(word: str, owner: str, of: str = "weights") -> float:
     try:
         share = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise SchemeError(f"{owner} takes a share of the weights, 0 ≤ share < 1 or in %, not {word!r}")
+        raise SchemeError(f"{owner} takes a share of the {of}, 0 ≤ share < 1 or in %, not {word!r}")
     return share
 
 

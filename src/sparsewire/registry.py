@@ -20,12 +20,13 @@ from .errors import RegistryError, SchemeError, UnknownCodec
 
 # Where the built-in codecs are; a package is imported when a scheme first needs it.
 PACKAGES = {
-    "select": ("select", "TopK RandomK Threshold Nonzero OneSign ChunkTopK"),
-    "transform": ("transform", "Identity Rows"),
+    "select": ("select", "TopK RandomK Threshold Nonzero OneSign ChunkTopK ErrorBudget"),
+    "transform": ("transform", "Identity Rows FFT DCT"),
     "indices": ("indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom Golomb"),
     "values": (
         "values",
-        "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid Distinct",
+        "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid RangeFloat "
+        "Distinct",
     ),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
     "exchange": ("exchange", "AllGather Root ReduceScatter Sketch Shared"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .errors import InputError, SchemeError
@@ -78,6 +78,32 @@ class falling_ratio:
 
 
 @dataclass(frozen=True)
+class theta_schedule:
+    """SuperNeurons' θ, the share of coefficients that is dropped, as a ratio_schedule: the ratio is 1 − θ.
+
+    A function of the step, or (until, θ) pairs, of which the last one's θ stays.
+
+    >>> theta = theta_schedule([(100, 0.95), (200, 0.9), (300, 0.85)])
+    >>> [round(theta(step), 4) for step in (0, 150, 999)]
+    [0.05, 0.1, 0.15]
+    """
+
+    thetas: Callable[[int], float] | Sequence[tuple[int, float]]
+
+    def __post_init__(self) -> None:
+        if not callable(self.thetas):
+            ratios = [(until, 1 - _checked_theta(theta)) for until, theta in _as_pairs(self.thetas, "theta_schedule")]
+            if not ratios:
+                raise SchemeError("theta_schedule: give a function of the step, or at least one pair (until, θ)")
+            object.__setattr__(self, "thetas", tuple((until, 1 - ratio) for until, ratio in _checked_pairs(ratios)))
+
+    def __call__(self, step: int) -> float:
+        if callable(self.thetas):
+            return 1 - _checked_theta(self.thetas(step))
+        return 1 - next((theta for until, theta in self.thetas if step < until), self.thetas[-1][1])
+
+
+@dataclass(frozen=True)
 class SchemeSchedule:
     """The scheme for each step; None is a dense one.
 
@@ -137,10 +163,12 @@ class Settings:
     scale: Callable[[], float] | None = None  # the loss's, as a GradScaler has it
     momenta: Callable[[], Mapping[str, float]] | None = None  # the optimizer's by parameter; None: the memory's
     rates: Callable[[], Mapping[str, float]] | None = None  # its learning rates by parameter; None: constant
+    follow_rate: bool = False  # what waits keeps its weight when they change
     on_sent: Callable[[str, Sparse], None] | None = None  # what of a tensor got from here into the mean
     masks: Masks | None = None  # which elements a pruned model has left, for an exchange that uses them
     clip_norm: float | None = None  # of each rank's gradient, before compensation; divided by √ranks
     nodes: int | str | None = None  # ranks on each machine, which average among themselves first; "auto": found out
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of parameters, for transforms that go by it
 
     def __post_init__(self) -> None:
         if self.select_per not in ("parameter", "bucket", "model"):
@@ -160,6 +188,13 @@ class Settings:
         """Whether a parameter travels sparse, once the warm-up is over."""
         return name not in self.dense_names and size >= self.dense_below
 
+    def shape(self, name: str, size: int, scheme: Scheme) -> tuple[int, ...]:
+        """A tensor's shape as frames say it: flat, unless the transform depends on more; a part of one is flat."""
+        shape = self.shapes.get(name, (size,))
+        if math.prod(shape) != size:
+            return (size,)
+        return (size,) if scheme.transform.fitted(shape) == scheme.transform.fitted((size,)) else shape
+
 
 def _check_comparable(scheme: Scheme) -> None:
     """Whether the tensors of a model can compete for one selection."""
@@ -177,16 +212,26 @@ def is_whole(value: Any) -> bool:
 
 
 def _checked_pairs(ratios: Any) -> tuple[tuple[int, float], ...]:
-    try:
-        pairs = [(until, ratio) for until, ratio in ratios]
-    except (TypeError, ValueError):
-        raise SchemeError(f"ratio_schedule is a function of the step or (until, ratio) pairs, not {ratios!r}") from None
+    pairs = _as_pairs(ratios, "ratio_schedule")
     before = 0
     for until, _ in pairs:
         if not is_whole(until) or until <= before:
             raise SchemeError(f"ratio_schedule: steps are whole numbers that ascend, but {until!r} follows {before!r}")
         before = until
     return tuple((int(until), _checked_ratio(ratio, f"ratio_schedule until {until} has")) for until, ratio in pairs)
+
+
+def _as_pairs(given: Any, what: str) -> list[tuple[Any, Any]]:
+    try:
+        return [(until, share) for until, share in given]
+    except (TypeError, ValueError):
+        raise SchemeError(f"{what} is a function of the step or (until, ratio) pairs, not {given!r}") from None
+
+
+def _checked_theta(theta: Any) -> float:
+    if isinstance(theta, bool) or not isinstance(theta, numbers.Real) or not 0 <= float(theta) < 1:
+        raise SchemeError(f"theta_schedule has {theta!r}; θ lies in 0 ≤ θ < 1")
+    return float(theta)
 
 
 def _check_steps(steps: Any, what: str) -> None:

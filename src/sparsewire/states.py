@@ -6,7 +6,7 @@ lie side by side in one array, and each name has a view of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from .sparse import Sparse, work_dtype
 STATE_VERSION = 2
 BLOCK = 2**20
 LEAST_RATE = 1e-30  # a smaller one counts as zero
+LEAST_CHANGE = 0.01  # of a rate, for what waits to follow it: a pass over all buffers
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class States:
         self.by_name: dict[str, dict[str, Array]] = {}
         self.rows: dict[str, Rows] = {}
         self.means: dict[str, Mean] = {}  # of the step before, the same on every rank
+        self.rates: dict[str, float] = {}  # the learning rate that what waits of a parameter is meant for
         self._joined: dict[tuple[Segment, str], Array] = {}
         self._aside: list[tuple[Array, Array]] = []
 
@@ -125,9 +127,21 @@ class States:
         self.means = {name: mean.scaled(factor) for name, mean in self.means.items()}
         for buffers in self.by_name.values():
             for kept in buffers.values():
-                for start in range(0, kept.size, BLOCK):
-                    part = kept[start : start + BLOCK]
+                for part in _blocks(kept):
                     np.multiply(part, part.dtype.type(factor), out=part, where=part != 0)
+
+    def follow_rate(self, name: str, rate: float, lead: float) -> None:
+        """What waits is a movement of the weights: at another learning rate it has another size as a gradient.
+
+        `lead` times the velocity lies in the residual too, but is of the next step, and stays.
+        """
+        known = self.rates.get(name, rate)
+        if rate < LEAST_RATE:
+            return
+        if abs(known / rate - 1) > LEAST_CHANGE:
+            _reweigh(self.by_name.get(name, {}), known / rate, lead)
+            known = rate
+        self.rates[name] = known
 
     def unsent(self) -> list[str]:
         """Parameters with something left in a buffer."""
@@ -162,8 +176,10 @@ class States:
             for name, mean in self.means.items()
         }
 
-    def load(self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes over what `saved` and `saved_means` gave."""
+    def load(
+        self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]
+    ) -> None:
+        """Takes over what `saved` and `saved_means` gave, and the rates."""
         read = {
             name: {buffer: _read(name, kept) for buffer, kept in buffers.items()} for name, buffers in saved.items()
         }
@@ -173,7 +189,24 @@ class States:
             name: Mean(np.array(kept["indices"]), np.array(kept["values"]), kept.get("rate"))
             for name, kept in means.items()
         }
+        self.rates = dict(rates)
         self._joined = {}
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    return (array[start : start + BLOCK] for start in range(0, array.size, BLOCK))
+
+
+def _reweigh(buffers: Mapping[str, Array], factor: float, lead: float) -> None:
+    """Multiplies what waits, in place."""
+    residual, velocity = buffers.get("residual"), buffers.get("velocity")
+    if residual is None:
+        return
+    for part, moving in zip(_blocks(residual), _blocks(residual if velocity is None else velocity), strict=True):
+        kind = part.dtype.type
+        np.multiply(part, kind(factor), out=part, where=part != 0)
+        if velocity is not None:
+            part += kind((1 - factor) * lead) * moving
 
 
 def _read(name: str, kept: Any) -> tuple[Array, Rows | None]:

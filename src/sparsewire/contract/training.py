@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from .. import kernels
 from ..kernels import Array
 from ..kernels.scratch import scratch
+from ..sparse import entries, magnitudes
 from .base import Codec, Context
 
 
@@ -101,6 +102,10 @@ class Transform(Codec):
         """Numbers per entry."""
         return 1
 
+    def fitted(self, shape: tuple[int, ...]) -> Transform:
+        """The transform of a tensor of this shape; itself where nothing but the number of elements matters."""
+        return self
+
     @abstractmethod
     def size(self, numel: int) -> int:
         """Entries that a tensor of `numel` elements has; grows with numel, and is bounded by what numel promises."""
@@ -113,9 +118,20 @@ class Transform(Codec):
     def inverse(self, coefficients: Array, numel: int) -> Array:
         """The flat array of `numel` elements; the same bits for the same coefficients."""
 
+    def inverse_sparse(self, indices: Array, values: Array, numel: int) -> Array:
+        """`inverse` of coefficients that are zero but for some entries; without writing them all out where it can."""
+        coefficients = np.zeros(self.size(numel) * self.width, values.dtype)
+        entries(coefficients, self.width)[indices] = entries(values, self.width)
+        return self.inverse(coefficients, numel)
+
+    def notes(self, size: int, count: int) -> Mapping[str, float]:
+        """For `inspect`, of a frame with `count` of `size` entries: the settings, and the share θ that was dropped."""
+        settings = {name: value for name, value in self.config.items() if isinstance(value, (int, float))}
+        return {**settings, "entries": size, "kept": count, "theta": 1 - count / size if size else 0.0}
+
     def norms(self, coefficients: Array) -> Array:
         """What the selection compares: each entry's magnitude."""
-        return coefficients if self.width == 1 else kernels.row_norms(coefficients, self.width)
+        return magnitudes(coefficients, self.width)
 
 
 State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype
@@ -154,6 +170,11 @@ class Memory(Codec):
         """The momentum that the means already hold, which the optimizer must not add again; None if there is none."""
         momentum: float | None = getattr(self, "momentum", None)
         return momentum
+
+    @property
+    def lead(self) -> float:
+        """The share of a velocity that lies in the residual: the next step's momentum, which does not wait."""
+        return 0.0
 
     @property
     def kept_mean(self) -> float:

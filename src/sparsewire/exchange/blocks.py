@@ -19,7 +19,7 @@ from ..kernels import Array
 from ..rng import derive_key
 from ..scheme import Scheme
 from ..seal import Sealed, Selection, seal
-from ..sparse import Sparse, held, work_dtype
+from ..sparse import Sparse, held, magnitudes, work_dtype
 from .combine import add_up
 
 
@@ -79,9 +79,8 @@ class Block:
         """
         where = np.union1d(self._own.indices, self._got.indices)
         numbers = self._mean_at(where)
-        norms = numbers if self._own.width == 1 else kernels.row_norms(numbers, self._own.width)
         if self._due < where.size:
-            largest, _ = kernels.topk(norms, self._due)
+            largest, _ = kernels.topk(magnitudes(numbers, self._own.width), self._due)
             where, numbers = where[largest], numbers.reshape(-1, self._own.width)[largest].reshape(-1)
         return replace(self._own, indices=where, values=numbers, at=self._mean_at)
 

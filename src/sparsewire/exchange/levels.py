@@ -44,7 +44,7 @@ def unit_for(scale: float, levels: int, dtype: str) -> float:
     if not 0 < scale < math.inf:
         return 0.0
     bits, least = PRECISION[dtype]
-    step = min(scale, LARGEST[dtype]) / levels
+    step = max(min(scale, LARGEST[dtype]) / levels, math.ulp(0.0))
     exponent = max(math.frexp(step)[1] - (bits - levels.bit_length()), least)
     count = math.ldexp(step, -exponent)
     unit = math.ldexp(math.ceil(count), exponent)

@@ -27,7 +27,7 @@ from ..piece import Piece
 from ..scheme import Scheme
 from ..seal import Selection, is_ordered
 from ..select import Nonzero, TopK
-from ..sparse import Sparse
+from ..sparse import Sparse, magnitudes
 from ..wire import Frame, pack_message
 from .messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
 from .turn import Turn
@@ -71,8 +71,7 @@ class Look:
 
 
 def _largest(offer: Selection, count: int) -> Array:
-    sizes = offer.values if offer.width == 1 else kernels.row_norms(offer.values, offer.width)
-    return offer.indices[kernels.topk(sizes, count)[0]]
+    return offer.indices[kernels.topk(magnitudes(offer.values, offer.width), count)[0]]
 
 
 @dataclass(frozen=True)

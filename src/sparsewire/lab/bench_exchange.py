@@ -34,6 +34,7 @@ from .volume import Tally, Volume
 # An exchange with several ways has a row for each; one that is not named here has a row with its default settings.
 WAYS: dict[str, Sequence[str]] = {
     "reduce_scatter": ("reduce_scatter(route=direct)", "reduce_scatter(route=log)"),
+    "shared": ("shared(support=pool)", "shared(support=leader)", "shared(support=mask)"),
 }
 RATES = ("1gbit", "100mbit")
 FURTHER = (2, 4, 8, 16, 32, 100, 320, 1000, 3200, 10_000)

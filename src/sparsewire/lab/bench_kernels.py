@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..codec import decode
+from ..codec import decode, encode
 from ..compression import compress
 from ..contract import Context
 from ..exchange import Piece
@@ -21,7 +21,7 @@ from ..exchange.allgather import Gathered
 from ..exchange.sketch_table import Table
 from ..kernels import Array
 from ..scheme import scheme
-from ..sparse import Sparse
+from ..sparse import Sparse, entries
 from . import measure
 from .measure import Run
 from .tables import number, publish, table
@@ -32,6 +32,7 @@ SMALL = 1_000_000
 PEERS = 8
 RANKS = 4
 STEP_TARGETS = {("dgc", "all"): ("step, residual: all", 1.35)}  # what the velocity may cost
+SPECTRAL = "superneurons(theta=0.85, bits=10)"
 SCHEME = "topk(ratio={ratio}) | indices=rice | values=qsgd(bits=7)"
 
 
@@ -71,7 +72,8 @@ def main(args: argparse.Namespace) -> int:
 def run(size: int, ratio: float, repeat: int) -> dict[str, Any]:
     """Machine, settings and a row per case."""
     data = Data(measure.noise(size), measure.share(ratio, size), ratio, kernels.threads)
-    cases = [case for part in (_floors, _dense, _steps, _sketch, _torch, _codecs, _whole) for case in part(data)]
+    parts = (_floors, _dense, _steps, _sketch, _torch, _codecs, _whole, _spectral)
+    cases = [case for part in parts for case in part(data)]
     runs = {case.name: case.run for case in cases}
     slow = frozenset(case.name for case in cases if case.slow)
     with measure.progress(repeat * len(cases)) as advance:
@@ -218,6 +220,27 @@ def _whole(data: Data) -> Iterator[Case]:
     frame = compress(data.x, plan)[0]
     yield Case("compress: topk, residual, rice, qsgd", lambda: compress(data.x, plan, residual=residual), target=5.5)
     yield Case("decode: rice, qsgd", lambda: decode(frame))
+
+
+def _spectral(data: Data) -> Iterator[Case]:
+    """SuperNeurons: whole, and what it consists of."""
+    x, plan = data.x, scheme(SPECTRAL)
+    coefficients = plan.transform.forward(x)
+    norms = plan.transform.norms(coefficients)
+    chosen, ctx = plan.select.choose(norms, data.context)[0], replace(data.context, numel=norms.size)
+    frame = encode(x, plan)
+    yield Case(f"{SPECTRAL} encode", lambda: encode(x, plan), target=30)
+    yield Case(f"{SPECTRAL} decode, to_dense", lambda: decode(frame).to_dense(), target=28)
+    yield Case("fft forward", lambda: plan.transform.forward(x))
+    yield Case("fft inverse", lambda: plan.transform.inverse(coefficients, x.size))
+    yield Case("norms of pairs", lambda: plan.transform.norms(coefficients))
+    yield Case("topk, 15 % of the pairs", lambda: plan.select.choose(norms, ctx))
+    yield Case("error_budget, half of the norm", lambda: scheme("error_budget(50%)").select.choose(norms, ctx))
+    values, facts = entries(coefficients, 2)[chosen].view(x.dtype), replace(ctx, count=2 * chosen.size)
+    body, rice = plan.values.encode(values, facts)[0], replace(ctx, count=chosen.size)
+    yield Case("range_float encode, 15 % of d", lambda: plan.values.encode(values, facts))
+    yield Case("range_float decode, 15 % of d", lambda: plan.values.decode(memoryview(body), facts))
+    yield Case("rice encode, 15 % of the pairs", lambda: plan.indices.encode(chosen, rice))
 
 
 # --- the table ---------------------------------------------------------------------------------------------------

@@ -21,13 +21,15 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..exchange.levels import Carrier
 from ..scheme import Scheme
 from . import volume
 from .coded import Coded, Speeds
 from .exchange_steps import IDENTICAL
 from .volume import Volume
 
-NOTICE, NOTE = 5, 60  # bytes in front of each message of `reduce_scatter`; of what comes first in `sketch`
+NOTICE, TOLD, NOTE = 5, 9, 60  # bytes: in front of `reduce_scatter`'s messages; that come first in `shared`, `sketch`
+FLOATS = {"float32": 4, "bfloat16": 2}  # bytes per number that is summed
 DECODING = frozenset({"decode", "decode_frame", "query"})
 
 
@@ -120,7 +122,8 @@ def reduce_scatter(exchange: Any, load: Load, size: int) -> Cost:
     """(P−1) slices m(k/P, d/P) to their owners, who keep k/P sums, and an all_gather of these: 2k(P−1)/P entries.
 
     `direct` is an all_to_all. `log` takes ⌈log2 P⌉ rounds, in which cuts leave k/P entries of every slice as well: the
-    slices on their way from rank to rank are P−1 again.
+    slices on their way from rank to rank are P−1 again. Who gets a slice merges it three times: into a sum, into the
+    cut, and into what counts as its own part; where supports are disjoint, with as many of its own.
     """
     entries, numel = load.entries / size, load.numel / size
     if exchange.route == "direct":
@@ -131,7 +134,7 @@ def reduce_scatter(exchange: Any, load: Load, size: int) -> Cost:
     coded = (size - 1) * entries
     owned = load.gathered(size, entries, numel, more=NOTICE)
     work = {"encode": entries, "encode_frame": size - 1, "decode": 2 * coded, "decode_frame": 2 * (size - 1)}
-    return Cost(scattered + owned, {**work, "merge": coded})
+    return Cost(scattered + owned, {**work, "merge": (3 if load.supports == IDENTICAL else 6) * coded})
 
 
 def _hops(load: Load, size: int) -> Iterator[float]:
@@ -140,6 +143,38 @@ def _hops(load: Load, size: int) -> Iterator[float]:
     for power in reversed(range(volume.doublings(size))):
         yield load.message(load.entries / size, load.numel / size, frames=held - 2**power) + NOTICE
         held = 2**power
+
+
+def shared(exchange: Any, load: Load, size: int) -> Cost:
+    """An all_reduce of the numbers at one support of s entries, after the ranks have agreed on it.
+
+    `pool`: an all_gather of the indices of k/P entries each; s is their union, of identical supports k(1 − (1−1/P)^P),
+    as each rank draws its own. `leader`: a broadcast of k indices; s = k. `mask`: digests alone, and s = k where they
+    agree; where they do not, `allgather`.
+    """
+    told = volume.all_gather([TOLD] * size)
+    if exchange.support == "mask":
+        if load.supports == IDENTICAL:
+            return Cost(told + _summed(load.entries, exchange.values, size))
+        cost = allgather(exchange, load, size)
+        return replace(cost, volume=told + cost.volume)
+    if exchange.support == "leader":
+        index = volume.broadcast(load.message(load.entries, load.numel, without="values"), size)
+        work = {"decode_frame": 1.0, "decode": load.entries}
+        return Cost(told + index + _summed(load.entries, exchange.values, size), work)
+    share = math.ceil(load.entries / size)
+    pool = load.entries * (1 - (1 - share / load.entries) ** size) if load.supports == IDENTICAL else size * share
+    proposed = load.gathered(size, share, load.numel, without="values")
+    work = {"decode_frame": size, "decode": size * share, "merge": size * share}
+    return Cost(proposed + _summed(min(pool, load.numel), exchange.values, size), work)
+
+
+def _summed(entries: float, values: str, size: int) -> Volume:
+    """The all_reduce of so many numbers; for integers another one, of their scale."""
+    if values in FLOATS:
+        return volume.all_reduce(FLOATS[values] * entries, size)
+    carrier = Carrier(max(1, 127 // size) if values == "int8" else 1, size)
+    return volume.all_reduce(entries * (1 if carrier.plain else 8 / carrier.digits), size) + volume.all_reduce(8, size)
 
 
 def sketch(exchange: Any, load: Load, size: int) -> Cost:
@@ -174,7 +209,13 @@ def _found(load: Load, size: int) -> tuple[Volume, bool]:
 
 
 Model = Callable[[Any, Load, int], Cost]
-MODELS: dict[str, Model] = {"allgather": allgather, "root": root, "reduce_scatter": reduce_scatter, "sketch": sketch}
+MODELS: dict[str, Model] = {
+    "allgather": allgather,
+    "root": root,
+    "reduce_scatter": reduce_scatter,
+    "shared": shared,
+    "sketch": sketch,
+}
 
 
 def predict(plan: Scheme | None, load: Load, size: int) -> Cost | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,18 +65,27 @@ def _least_gather(comm: Communicator, nbytes: int, repeat: int) -> float:
 
 
 def _times(x: Array, plan: Scheme | None, comm: Communicator, steps: int) -> dict[str, Any]:
-    for step in range(WARMUP):
-        run_step(x, plan, comm, step)
     seconds, decode = [], []
-    comm.barrier()  # a count taken while another rank is behind would miss bytes that are still to be sent
-    before = wire_bytes()
-    for step in range(steps):
-        comm.barrier()
+
+    def timed(step: int) -> None:
         start = time.perf_counter()
         clock = run_step(x, plan, comm, WARMUP + step)
         seconds.append(time.perf_counter() - start)
         decode.append(clock.seconds.get("decode", 0.0))
+
+    for step in range(WARMUP):
+        run_step(x, plan, comm, step)
+    sent, quiet = _sent(comm, steps, timed), _sent(comm, steps, lambda step: None)
+    return {"seconds": seconds, "decode": decode, "sent": None if sent is None or quiet is None else sent - quiet}
+
+
+def _sent(comm: Communicator, steps: int, run: Callable[[int], None]) -> float | None:
+    """Bytes per step that this process sends over TCP, with those of the barriers between steps."""
+    comm.barrier()  # a count taken while another rank is behind would miss bytes that are still to be sent
+    before = wire_bytes()
+    for step in range(steps):
+        comm.barrier()
+        run(step)
     comm.barrier()
     now = wire_bytes()
-    sent = None if now is None or before is None else (now - before) / steps
-    return {"seconds": seconds, "decode": decode, "sent": sent}
+    return None if now is None or before is None else (now - before) / steps

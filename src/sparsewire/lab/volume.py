@@ -118,13 +118,15 @@ class Tally(Communicator):
     def barrier(self) -> None:
         self._comm.barrier()
 
-    def _part(self, members: Sequence[int]) -> Communicator:
-        part = Tally(self._comm.split(members[0]))
+    def close(self) -> None:
+        self._close_splits()
+        self._comm.close()
+
+    def _part(self, members: Sequence[int]) -> Tally:
+        """What a group that is split off moves is counted here."""
+        part = Tally(self._comm._part(members))
         part.kinds = self.kinds
         return part
-
-    def close(self) -> None:
-        self._comm.close()
 
     def _add(self, kind: str, volume: Volume) -> None:
         self.kinds[kind] = self.kinds.get(kind, Volume()) + volume

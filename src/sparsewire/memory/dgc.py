@@ -46,10 +46,13 @@ class DGC(LinearMemory):
     def check(self) -> None:
         self.expect(0 <= self.momentum < 1, "momentum lies in 0 ≤ momentum < 1")
 
+    @property
+    def lead(self) -> float:
+        return self.momentum**2 if self.nesterov else self.momentum
+
     def terms(self, state: State) -> Terms:
-        momentum = self.momentum
-        gain, lead = (1 + momentum, momentum**2) if self.nesterov else (1.0, momentum)
-        return Terms(state["residual"], 1.0, gain, state["velocity"], momentum, lead, self.mask)
+        gain = 1 + self.momentum if self.nesterov else 1.0
+        return Terms(state["residual"], 1.0, gain, state["velocity"], self.momentum, self.lead, self.mask)
 
     def keep_dense(self, state: State, x: Array, mean: Array) -> None:
         terms, velocity = self.terms(state), state["velocity"]

@@ -7,7 +7,7 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError("sparsewire.torch needs PyTorch: pip install 'sparsewire[torch]'", name="torch") from None
 
-from ..schedule import dgc_schedule, falling_ratio, warmup_ratio
+from ..schedule import dgc_schedule, falling_ratio, theta_schedule, warmup_ratio
 from .attach import attach
 from .checkpoint import deal, load, save
 from .dcp import load_dcp, save_dcp
@@ -18,5 +18,5 @@ from .prune import Pruned, prune
 
 __all__ = [
     "Link", "LocalLink", "Pruned", "attach", "deal", "dgc_schedule", "falling_ratio", "load", "load_dcp",
-    "local_steps", "prune", "save", "save_dcp", "warmup_ratio",
+    "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
 ]  # fmt: skip

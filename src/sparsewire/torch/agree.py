@@ -57,6 +57,7 @@ def _values(settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
         "scaler": settings.scale is not None,
         "optimizer": settings.momenta is not None,
+        "follow_rate": settings.follow_rate,
         "clip_norm": settings.clip_norm,
         "nodes": settings.nodes,
     }

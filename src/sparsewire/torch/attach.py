@@ -29,6 +29,7 @@ def attach(
     warmup_steps: int = 0,
     ratio_schedule: Ratios | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    follow_rate: bool = True,
     clip_norm: float | None = None,
     scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
@@ -49,6 +50,8 @@ def attach(
         that ratio.
     optimizer: checked against the scheme's memory, as exactly one of the two may hold the momentum. SGD stays as it is
         (with memory=dgc or gmc); Adam's β1 is 0 within its steps for parameters that travel sparse.
+    follow_rate: what waits to be sent moves the weights as far as it would have done, whatever the optimizer's learning
+        rate is when it is sent; for memory=residual and dgc.
     clip_norm: clips each rank's gradient to clip_norm/√ranks before what was not sent is added, as DGC does; the
         exchange then waits for the last bucket. Clipping after backward would clip the compensated sum.
     scaler: the GradScaler that the loss goes through, if one does: residuals then follow its scale as it changes.
@@ -70,7 +73,7 @@ def attach(
             )  # fmt: skip
             fit = fit_optimizer(optimizer, settings, named)
             if fit is not None:
-                settings = replace(settings, momenta=fit.momenta, rates=fit.rates)
+                settings = replace(settings, momenta=fit.momenta, rates=fit.rates, follow_rate=follow_rate)
             if settings.schedule.scheme.exchange.uses_masks:
                 settings = replace(settings, masks=find_masks(named, wrapped.module))
             hook = free_hook(wrapped)

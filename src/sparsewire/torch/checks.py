@@ -74,8 +74,18 @@ def read_settings(
     schedule = SchemeSchedule(_usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
     names = excluded(named, exclude)
     scale = None if scaler is None else scaler.get_scale
+    shapes = {name: (*parameter.shape, *(2,) * parameter.is_complex()) for name, parameter in named.items()}
     return Settings(
-        schedule, names, int(dense_below), select_per, int(seed), on_step, scale, clip_norm=clip_norm, nodes=nodes
+        schedule,
+        names,
+        int(dense_below),
+        select_per,
+        int(seed),
+        on_step,
+        scale,
+        clip_norm=clip_norm,
+        nodes=nodes,
+        shapes=shapes,
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .mean import Mean, SignMean
     from .qsgd import QSGD
     from .quantile import Quantile
+    from .range_float import RangeFloat
     from .raw import RawValues
     from .zstd import Zstd
 
@@ -33,6 +34,7 @@ HOMES = {
     "Mean": "mean",
     "QSGD": "qsgd",
     "Quantile": "quantile",
+    "RangeFloat": "range_float",
     "RawValues": "raw",
     "SignMean": "mean",
     "Zstd": "zstd",

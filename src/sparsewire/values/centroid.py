@@ -12,6 +12,7 @@ from ..binary import Reader, array, join
 from ..contract import Context, ValueCodec
 from ..kernels import Array
 from ..sparse import store, work_dtype
+from . import codes as packing
 
 GLANCE = 4096  # values that tell, mostly, whether there are few different ones
 
@@ -36,19 +37,14 @@ class Centroid(ValueCodec):
             return b"", values
         numbers, codes = self._codebook(values)
         book = store(numbers, work_dtype(ctx.dtype).name)
-        packed = kernels.pack_bits(codes.astype(np.uint32), self.bits) if ctx.packed else codes.astype(np.uint8)
-        return join(bytes([book.size - 1]), book, packed), book[codes]
+        return join(bytes([book.size - 1]), book, packing.pack(codes.astype(np.uint32), self.bits, ctx)), book[codes]
 
     def decode(self, body: memoryview, ctx: Context) -> Array:
         book, packed = self._streams(body, ctx)
-        codes = kernels.unpack_bits(array(packed), self.bits, ctx.count) if ctx.packed else array(packed)
-        if codes.size != ctx.count or (ctx.count and int(codes.max()) >= book.size):
-            raise ValueError("the codes do not fit their count or their codebook")
-        return book[codes]
+        return kernels.lookup(packing.unpack(packed, self.bits, ctx), book)
 
     def size_limit(self, ctx: Context) -> int:
-        codes = (ctx.count * self.bits + 7) // 8 if ctx.packed else ctx.count
-        return ctx.count and 1 + 2**self.bits * work_dtype(ctx.dtype).itemsize + codes
+        return ctx.count and 1 + 2**self.bits * work_dtype(ctx.dtype).itemsize + packing.size(self.bits, ctx)
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
         codes = len(self._streams(body, ctx)[1])

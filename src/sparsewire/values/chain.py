@@ -65,7 +65,8 @@ class Chain:
         return {} if self.squeezers else self.source.parts(body, ctx)
 
     def notes(self, body: memoryview, ctx: Context) -> Mapping[str, float]:
-        return {} if self.squeezers else self.source.notes(body, ctx)
+        ctx = self._facts(ctx)
+        return self.source.notes(self._expand(body, ctx), ctx)
 
     def _facts(self, ctx: Context) -> Context:
         packed = not self.squeezers

@@ -16,6 +16,7 @@ from ..binary import Reader, array, join
 from ..contract import Context, ValueCodec
 from ..kernels import Array
 from ..sparse import work_dtype
+from . import codes as packing
 
 
 @dataclass(frozen=True)
@@ -35,35 +36,22 @@ class QSGD(ValueCodec):
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         codes, norms = kernels.quantize(values, self.bits, self.bucket, ctx.own_key)
         approx = kernels.dequantize(codes, norms, self.bits, self.bucket)
-        packed = kernels.pack_bits(codes, self.bits) if ctx.packed else codes.astype(self._whole)
-        return join(packed, norms), approx
+        return join(packing.pack(codes, self.bits, ctx), norms), approx
 
     def decode(self, body: memoryview, ctx: Context) -> Array:
         reader = Reader(body)
-        codes = self._codes(reader.take(self._code_bytes(ctx)), ctx)
+        codes = packing.unpack(reader.take(packing.size(self.bits, ctx)), self.bits, ctx)
         norms = array(reader.take(reader.left), work_dtype(ctx.dtype).str)
         if norms.size and not (np.isfinite(norms).all() and (norms >= 0).all()):
             raise ValueError("a norm is non-finite or negative")
         return kernels.dequantize(codes, norms, self.bits, self.bucket)
 
     def size_limit(self, ctx: Context) -> int:
-        return self._code_bytes(ctx) + -(-ctx.count // self.bucket) * work_dtype(ctx.dtype).itemsize
+        return packing.size(self.bits, ctx) + -(-ctx.count // self.bucket) * work_dtype(ctx.dtype).itemsize
 
     def item_size(self, ctx: Context) -> int:
-        return 1 if ctx.packed else self._whole.itemsize
+        return packing.item_size(self.bits, ctx)
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
-        codes = len(Reader(body).take(self._code_bytes(ctx)))
+        codes = len(Reader(body).take(packing.size(self.bits, ctx)))
         return {"codes": codes, "norms": len(body) - codes}
-
-    def _codes(self, packed: memoryview, ctx: Context) -> Array:
-        if ctx.packed:
-            return kernels.unpack_bits(array(packed), self.bits, ctx.count)
-        return array(packed, self._whole.str).astype(np.uint32)
-
-    def _code_bytes(self, ctx: Context) -> int:
-        return (ctx.count * self.bits + 7) // 8 if ctx.packed else ctx.count * self._whole.itemsize
-
-    @property
-    def _whole(self) -> np.dtype[np.unsignedinteger]:
-        return np.dtype("<u1" if self.bits <= 8 else "<u2")

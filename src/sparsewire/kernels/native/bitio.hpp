@@ -7,9 +7,6 @@
 
 #include "common.hpp"
 
-#define SPARSEWIRE_FLATTEN __attribute__((always_inline))
-#define SPARSEWIRE_INLINE inline SPARSEWIRE_FLATTEN
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define SPARSEWIRE_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))

@@ -22,6 +22,9 @@
 #include <utility>
 #include <vector>
 
+#define SPARSEWIRE_FLATTEN __attribute__((always_inline))
+#define SPARSEWIRE_INLINE inline SPARSEWIRE_FLATTEN
+
 namespace nb = nanobind;
 
 namespace sparsewire {

@@ -1,4 +1,8 @@
 // The pool behind `Buffer`.
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <array>
 #include <mutex>
 
@@ -9,6 +13,7 @@ namespace {
 
 constexpr size_t kSmallest = size_t{1} << 12;  // below, malloc keeps the pages itself
 constexpr size_t kMost = size_t{1} << 26;      // in all
+constexpr size_t kHuge = size_t{1} << 21;      // a large page
 
 struct Block {
   void* data = nullptr;
@@ -57,11 +62,24 @@ size_t recycler_bytes() {
 
 const Binder binder([](nb::module_& m) { m.def("recycler_bytes", &recycler_bytes); });
 
+// Large pages where the system has them: a fault for each small one costs more than most kernels do.
+void* fresh(size_t bytes) {
+#if defined(__linux__)
+  void* data = nullptr;
+  if (bytes >= 2 * kHuge) {
+    if (posix_memalign(&data, kHuge, bytes)) return nullptr;
+    madvise(data, bytes, MADV_HUGEPAGE);
+    return data;
+  }
+#endif
+  return std::malloc(bytes ? bytes : 1);
+}
+
 }  // namespace
 
 void* Recycler::take(size_t bytes) {
   void* data = worth_keeping(bytes) ? reuse(bytes) : nullptr;
-  if (!data) data = std::malloc(bytes ? bytes : 1);
+  if (!data) data = fresh(bytes);
   if (!data) throw std::bad_alloc();
   return data;
 }

@@ -131,7 +131,8 @@ Bracket<T> bracket(T* sampled, size_t size, size_t n, size_t k, double margin) {
   const auto ranked = [&](size_t r) { return select_dense(top.values, top.size, r, workspace<T>().rest).bits; };
   const Bits<T> low = ranked(low_rank), high = rank - spread < 1 ? kMaxBits<T> : ranked(rank - spread);
   const bool common = count_above<T>(top.values, top.size, low - 1) > 2 * low_rank;
-  return {low, high, common, 2 * static_cast<size_t>(static_cast<double>(low_rank) / share) + kSmall};
+  const size_t expected = static_cast<size_t>(static_cast<double>(low_rank) / share);
+  return {low, high, common, std::min(2 * expected, expected + n / 16) + kSmall};
 }
 
 }  // namespace sparsewire

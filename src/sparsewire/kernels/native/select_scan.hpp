@@ -8,8 +8,6 @@
 
 #include "common.hpp"
 
-#define SPARSEWIRE_INLINE inline __attribute__((always_inline))
-
 namespace sparsewire {
 
 // Magnitudes are compared as these: the sign bit is never set, so that a signed compare is right, and -1 is below all.

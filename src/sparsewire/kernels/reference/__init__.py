@@ -40,6 +40,7 @@ from .dense import (
     topk,
     topk_sum,
 )
+from .energy import energy_count
 from .frequency_table import frequency_table_decode, frequency_table_encode, frequency_table_resolution
 from .huffman import (
     HUFFMAN_MAX_LENGTH,
@@ -51,6 +52,7 @@ from .huffman import (
 )
 from .quantize import GOLDEN, dequantize, mix64, permute, quantize, random_bits
 from .quantizer_fit import quantizer_fit, two_level_fit
+from .range_float import lookup, range_float_encode, range_float_error
 from .rans import rans_decode, rans_encode
 from .rice import (
     elias_fano_decode,

@@ -7,16 +7,19 @@ import numpy as np
 from .base import Array
 
 
-def row_norms(x: Array, width: int) -> Array:
-    """The Euclidean norm of every `width` numbers, at least the largest magnitude among them, in the dtype of x.
+def row_norms(out: Array, x: Array, width: int) -> None:
+    """The Euclidean norm of every `width` numbers into `out`; at least the largest magnitude among them.
 
-    Squares are added in float64 in the order of the numbers; float64 rows are first scaled by a power of two. A finite
-    row has a finite norm; otherwise the norm is infinite, or NaN if a number is.
+    Squares are added in float64 in the order of the numbers; float64 rows are first scaled by a power of two. The root
+    of a sum in 2^−100 … 2^100 of float32 rows is taken in float32. A finite row has a finite norm; otherwise the norm
+    is infinite, or NaN if a number is.
     """
     if width < 1 or x.size % width:
         raise ValueError(f"{x.size} numbers are not rows of {width}")
+    if out.size != x.size // width:
+        raise ValueError("the output does not fit the rows")
     if not x.size:
-        return np.empty(0, x.dtype)
+        return
     rows = np.abs(x.reshape(-1, width)).astype(np.float64)
     peak = rows.max(axis=1)
     finite = np.isfinite(peak)
@@ -29,5 +32,7 @@ def row_norms(x: Array, width: int) -> Array:
             scaled = column * down * rest
             total += scaled * scaled
         norm = np.sqrt(total) * np.ldexp(1.0, half) * np.ldexp(1.0, exponent - half)
+        if x.dtype == np.float32:
+            norm = np.where((total >= 2.0**-100) & (total <= 2.0**100), np.sqrt(total.astype(np.float32)), norm)
         norm = np.minimum(np.maximum(norm, peak), float(np.finfo(x.dtype).max))
-        return np.where(finite, norm, np.where(np.isnan(peak), np.nan, np.inf)).astype(x.dtype)
+        out[:] = np.where(finite, norm, np.where(np.isnan(peak), np.nan, np.inf))

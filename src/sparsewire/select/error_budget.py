@@ -1,0 +1,34 @@
+"""`error_budget`: as few entries as a wanted error of the step allows, tensor by tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import kernels
+from ..contract import Context, Select
+from ..kernels import Array
+
+
+@dataclass(frozen=True)
+class ErrorBudget(Select):
+    """The fewest largest entries without which at most `bound` of the tensor's norm is left: ‖x − sent‖ ≤ bound · ‖x‖.
+
+    A transform is orthonormal, so that this holds for the gradient behind it as well; what the value codec rounds comes
+    on top. SuperNeurons' ratio θ (arXiv 1811.08596) is so found anew in every step. What is not finite is sent alone.
+    """
+
+    id = "error_budget"
+    wire_id = 7
+
+    bound: float = 0.5
+
+    def check(self) -> None:
+        self.expect(0 <= self.bound < 1, "bound lies in 0 ≤ bound < 1 (or 0% … 100%)")
+
+    def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        count = kernels.energy_count(x, self.bound**2)
+        if count < 0:
+            return kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype), threads=kernels.threads)
+        return kernels.topk(x, count, threads=kernels.threads)
