@@ -169,7 +169,7 @@ TOP = f"topk(1%) | memory=dgc(momentum={MOMENTUM})"
 PLAIN = f"dgc(momentum={MOMENTUM}, mask=false)"  # with everything sent, masking would leave no momentum
 SUMMED = ("float32", "bfloat16", "int8", "ternary")
 ROWS = {"dense": "", "raw": RAW, "raw_rows": RAW, "coded": "nonzero"}
-ROWS |= {f"s2_{share}": f"s2(volume={share / 100})" for share in (50, 25, 12)}
+ROWS |= {f"s2_{share}": f"s2(volume={share / 100})" for share in (35, 24, 12)}
 EXCHANGED = {
     "direct": "reduce_scatter(route=direct)", "log": "reduce_scatter(route=log)", "pool": "shared(support=pool)",
     "leader": "shared(support=leader)", "sketch": "sketch(volume=0.25) | values=raw",

@@ -45,12 +45,12 @@ def test_sparse_gradients_travel_in_every_way(folder: Path) -> None:
     rows, text = measured(folder, "--tasks", "ncf", "lstm_sparse", "--rates", 0.1, "--picture", folder / "out.png")
     for task in ("ncf", "lstm_sparse"):
         sent = {rule: row["compressed"] for key, row in rows.items() for rule in key.split()[1:] if task == row["task"]}
-        assert list(sent) == ["dense", "raw", "raw_rows", "coded", "s2_50", "s2_25", "s2_12"]
+        assert list(sent) == ["dense", "raw", "raw_rows", "coded", "s2_35", "s2_24", "s2_12"]
         dense, loss = rows[f"{task} dense"], {rule: rows[f"{task} {rule}"]["curve"][-1] for rule in sent}
         assert loss["raw"] == pytest.approx(loss["dense"], rel=1e-5) == loss["raw_rows"], "nothing is lost"
         assert len({*loss.values()} - {loss["raw"], loss["raw_rows"]}) >= 4, "the others are not the same"
         assert 1.8 * sent["raw_rows"] < sent["raw"] < 2.1 * sent["raw_rows"], "an index for every number, or for a row"
-        assert sent["coded"] < sent["raw_rows"] / 4 and sent["s2_12"] < sent["s2_25"] < sent["s2_50"] < sent["dense"]
+        assert sent["coded"] < sent["raw_rows"] / 4 and sent["s2_12"] < sent["s2_24"] < sent["s2_35"] < sent["dense"]
         assert dense["wire"] == STEPS * 1.5 * 4 * dense["parameters"] > dense["others"] > 0
         assert f"{sent['coded'] / sent['raw']:.1%}" in text
     assert rows["ncf dense"]["compressed"] == STEPS * 1.5 * 4 * 64 * (USERS + ITEMS)
@@ -58,10 +58,9 @@ def test_sparse_gradients_travel_in_every_way(folder: Path) -> None:
 
 
 def test_exchanges_and_masks_are_compared_with_dense(folder: Path) -> None:
-    rows, text = measured(folder, "--tasks", "mnist", "mnist_pruned80", "--rates", 0.05, 0.1, 1e-6)
+    rows, _ = measured(folder, "--tasks", "mnist", "mnist_pruned80", "--rates", 0.1)
     rules = [key.split()[1] for key in rows if key.startswith("mnist ")]
     assert rules == ["dense", "allgather", "direct", "log", "pool", "leader", "sketch"]
-    assert {row["rate"] for row in rows.values()} == {0.1} and "tried: 0.05" in text
     sent = {key: row["wire"] for key, row in rows.items()}
     assert all(sent[f"mnist {rule}"] < sent["mnist dense"] / 9 for rule in rules[1:])
     assert len({rows[f"mnist {rule}"]["curve"][-1] for rule in rules}) == len(rules), "each trains in its own way"
