@@ -1,4 +1,4 @@
-"""The command line: `sparsewire list | encode | decode | inspect | bench | demo`."""
+"""The command line: `sparsewire list | encode | decode | inspect | advise | bench | demo`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from . import __version__, codec
 from .contract import SLOTS, Codec, text
 from .errors import InputError, LimitExceeded, SchemeError, SparsewireError
 from .kernels import Array
-from .lab.arguments import add, add_bench, add_demo, add_group, add_json, count
+from .lab.arguments import add, add_advise, add_bench, add_demo, add_group, add_json, count
 from .lab.arrays import load_arrays
 from .lab.tables import number, publish, table, write_file
 from .presets import PRESETS, local_settings
@@ -226,6 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     look = add(commands, "inspect", _inspect, "what a frame holds and what each part of it costs")
     look.add_argument("input", type=Path, metavar="IN.swf")
     add_json(look)
+    add_advise(commands)
     add_bench(add_group(commands, "bench", "measure kernels, codecs or training steps on this machine"))
     add_demo(commands)
     return parser

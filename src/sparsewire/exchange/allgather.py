@@ -39,13 +39,17 @@ class AllGather(Exchange):
 
     def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
         """Moves the pieces' frames; no buffer is written."""
-        comm, channel = turn.comm, pieces[0].name if pieces else ""
-        try:
-            sealed = [turn.seal(piece) for piece in pieces]
-        except BaseException:
-            self.refuse(comm, channel)
-            raise
-        return gather_sealed(pieces, sealed, turn, channel, self.mean)
+        return gather_pieces(pieces, turn, pieces[0].name if pieces else "", self.mean)
+
+
+def gather_pieces(pieces: Sequence[Piece], turn: Turn, channel: str, rule: str = "all") -> list[Outcome]:
+    """What comes of pieces whose frames go from all to all."""
+    try:
+        sealed = [turn.seal(piece) for piece in pieces]
+    except BaseException:
+        turn.comm.all_gather(b"", channel)
+        raise
+    return gather_sealed(pieces, sealed, turn, channel, rule)
 
 
 def gather_sealed(

@@ -47,8 +47,8 @@ def unit_for(scale: float, levels: int, dtype: str) -> float:
     step = max(min(scale, LARGEST[dtype]) / levels, math.ulp(0.0))
     exponent = max(math.frexp(step)[1] - (bits - levels.bit_length()), least)
     count = math.ldexp(step, -exponent)
-    unit = math.ldexp(math.ceil(count), exponent)
-    return unit if levels * unit <= LARGEST[dtype] else math.ldexp(math.floor(count), exponent)
+    unit = math.ceil(count) * 2.0**exponent  # exact, or infinite
+    return unit if levels * unit <= LARGEST[dtype] else math.floor(count) * 2.0**exponent
 
 
 def to_levels(values: Array, unit: float, levels: int, key: int | None) -> Array:

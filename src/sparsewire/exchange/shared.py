@@ -20,7 +20,7 @@ from ..contract import Exchange
 from ..kernels import Array
 from ..piece import Piece
 from ..sparse import Sparse, held
-from .allgather import AllGather
+from .allgather import gather_pieces
 from .sums import SUMS, Offer, Summed
 from .supports import WAYS, Look, Support
 from .turn import Meant, Outcome, Turn
@@ -74,7 +74,8 @@ class Shared(Exchange):
         return [_outcome(look, support, one) for (look, support), one in zip(found, sums, strict=True)]
 
     def _gather(self, pieces: list[Piece], turn: Turn) -> list[Outcome]:
-        return AllGather().exchange(pieces, turn) if pieces else []
+        """On a channel of its own: slots as large as frames would be sent for digests as well."""
+        return gather_pieces(pieces, turn, f"{pieces[0].name} frames") if pieces else []
 
 
 def _offer(look: Look, support: Support, turn: Turn) -> Offer:

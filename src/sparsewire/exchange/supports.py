@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from ..sparse import Sparse, magnitudes
 from ..wire import Frame, pack_message
 from .messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
 from .turn import Turn
+from .union import merged
 
 NOTHING = TopK(k=0)  # but what is not finite
 
@@ -104,7 +104,7 @@ class Pool:
             messages = gather(self._mine, turn.comm, channel)
         with turn.clock("decode"):
             by_rank = [read_supports(message, pieces, own, rank) for rank, message in enumerate(messages)]
-            return [Support(reduce(np.union1d, parts)) for parts in zip(*by_rank, strict=True)]
+            return [Support(merged(parts)) for parts in zip(*by_rank, strict=True)]
 
 
 # --- leader ---

@@ -158,10 +158,10 @@ def _coded(call: Call) -> Union:
             with blaming(rank):
                 frames.append([_kept(frame) for frame in parse(message, call.pieces, call.own, own_dtype)])
                 found.append([decode_support(frame) for frame in frames[-1]])
-        return Union([_merged(supports) for supports in zip(*found, strict=True)], frames)
+        return Union([merged(supports) for supports in zip(*found, strict=True)], frames)
 
 
-def _merged(supports: Sequence[Array]) -> Array:
+def merged(supports: Sequence[Array]) -> Array:
     """Ascending entries of any of the supports. A stable sort merges runs; np.unique takes a hundred times as long."""
     entries = np.sort(np.concatenate(supports), kind="stable")
     return np.concatenate([entries[:1], entries[1:][entries[1:] != entries[:-1]]])

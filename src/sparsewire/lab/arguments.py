@@ -1,4 +1,4 @@
-"""Command-line arguments of the demo and the benchmarks; their modules are imported only when they run."""
+"""Command-line arguments of advise, the demo and the benchmarks; their modules are imported only when they run."""
 
 from __future__ import annotations
 
@@ -109,6 +109,29 @@ def add_demo(commands: Any) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scheme", default=DEMO_SCHEME, help='default: "%(default)s"')
     add_json(parser)
+
+
+def add_advise(commands: Any) -> None:
+    parser = add(
+        commands, "advise", _lab("advise"), "what kind of gradients these are, and schemes by bytes at equal error",
+        "Every scheme is measured: its setting is searched until frames that were encoded and decoded meet the error.",
+    )  # fmt: skip
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="gradients in .npz or .npy files")
+    parser.add_argument(
+        "--live", metavar="MODULE:FUNCTION", help="capture them: FUNCTION() returns a model and a training step"
+    )
+    parser.add_argument("--steps", type=count, default=1, help="of --live to capture (default: %(default)s)")
+    parser.add_argument("--skip", type=whole, default=0, help="steps of --live to leave out before (default: 0)")
+    parser.add_argument("--save", type=output_file, metavar="OUT.npz", help="keep what --live captured")
+    parser.add_argument(
+        "--error", type=share, action="append", help="relative error to compare at, may be repeated (default: 0.5)"
+    )
+    parser.add_argument("--picture", type=output_file, metavar="OUT.png", help="draw it")
+    add_json(parser)
+
+
+def whole(word: str) -> int:
+    return 0 if word.isdecimal() and int(word) == 0 else count(word)
 
 
 def count(word: str) -> int:

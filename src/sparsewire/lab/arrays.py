@@ -41,11 +41,12 @@ def load_gradients(paths: Iterable[Path]) -> dict[str, Array]:
             name = key or path.stem
             if name in found:
                 name = f"{path}[{key}]" if key else str(path)
-            found[name] = _measurable(array, name)
+            found[name] = measurable(array, name)
     return found
 
 
-def _measurable(array: Array, name: str) -> Array:
+def measurable(array: Array, name: str) -> Array:
+    """The array, if it can be measured on."""
     try:
         tensor = host.to_host(array)
     except SparsewireError as error:

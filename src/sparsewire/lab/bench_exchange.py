@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..comm import Communicator, run_ranks
-from ..errors import InputError, SparsewireError
+from ..errors import InputError
 from ..registry import codecs
 from ..scheme import Scheme
 from . import exchange_tables, measure
@@ -64,8 +64,7 @@ class Bench:
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.picture is not None and not measure.has("matplotlib"):
-        raise SparsewireError("a picture needs matplotlib: pip install matplotlib")
+    measure.need_for_picture(args.picture)
     load = Workload(args.numel, measure.share(args.ratio, args.numel), args.codecs)
     cases = choose_cases(args.exchanges or usual(), load, max([*args.ranks, *args.processes]))
     result = run(load, cases, args)

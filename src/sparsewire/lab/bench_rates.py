@@ -43,8 +43,7 @@ def others() -> Iterator[tuple[str, str]]:
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.picture is not None and not measure.has("matplotlib"):
-        raise SparsewireError("a picture needs matplotlib: pip install matplotlib")
+    measure.need_for_picture(args.picture)
     arrays = load_gradients(args.files)
     result = run(arrays or {"made": made()}, args.ratio)
     publish(show(result), result, args.json)

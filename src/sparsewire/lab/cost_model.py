@@ -165,7 +165,7 @@ def shared(exchange: Any, load: Load, size: int) -> Cost:
     share = math.ceil(load.entries / size)
     pool = load.entries * (1 - (1 - share / load.entries) ** size) if load.supports == IDENTICAL else size * share
     proposed = load.gathered(size, share, load.numel, without="values")
-    work = {"decode_frame": size, "decode": size * share, "merge": size * share}
+    work = {"decode_frame": size, "decode": size * share}
     return Cost(proposed + _summed(min(pool, load.numel), exchange.values, size), work)
 
 

@@ -33,7 +33,9 @@ def draw_exchanges(result: dict[str, Any], path: Path) -> None:
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5)
     size = f"{result['entries']:,} of {result['numel']:,} float32 per rank, {result['codecs']}"
-    figure.suptitle(f"{size}. Marks: counted, timed on {result['machine']['cores']} cores. Lines: model", fontsize=11)
+    cores, alpha = result["machine"]["cores"], 1e6 * result["ahead"][0]["latency"]
+    lines = f"Lines: model, rings, α = {alpha:g} µs, a core per rank"
+    figure.suptitle(f"{size}. Marks: counted, or timed on {cores} cores. {lines}", fontsize=11)
     write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
 
 

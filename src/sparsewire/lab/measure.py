@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..errors import SparsewireError
 from ..kernels import Array
 
 Run = Callable[[], object]
@@ -54,6 +55,12 @@ def least(run: Run, calls: int = CALLS) -> float:
 
 def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
+
+
+def need_for_picture(path: Path | None) -> None:
+    """Before the work: a picture that is asked for can be drawn."""
+    if path is not None and not has("matplotlib"):
+        raise SparsewireError("a picture needs matplotlib: pip install matplotlib")
 
 
 def machine() -> dict[str, Any]:

@@ -25,9 +25,12 @@ class ErrorBudget(Select):
     bound: float = 0.5
 
     def check(self) -> None:
-        self.expect(0 <= self.bound < 1, "bound lies in 0 ≤ bound < 1 (or 0% … 100%)")
+        sound = self.bound == 0 or 1e-6 <= self.bound < 1
+        self.expect(sound, "bound lies in 0.000001 … 1, below 1, or is 0 for all that is not zero")
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        if self.bound == 0:
+            return kernels.threshold(x, 1, threads=kernels.threads)
         count = kernels.energy_count(x, self.bound**2)
         if count < 0:
             return kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype), threads=kernels.threads)

@@ -9,6 +9,7 @@ except ModuleNotFoundError as error:
 
 from ..schedule import dgc_schedule, falling_ratio, theta_schedule, warmup_ratio
 from .attach import attach
+from .capture import Capture, capture
 from .checkpoint import deal, load, save
 from .dcp import load_dcp, save_dcp
 from .link import Link
@@ -17,6 +18,6 @@ from .local_link import LocalLink
 from .prune import Pruned, prune
 
 __all__ = [
-    "Link", "LocalLink", "Pruned", "attach", "deal", "dgc_schedule", "falling_ratio", "load", "load_dcp",
-    "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
+    "Capture", "Link", "LocalLink", "Pruned", "attach", "capture", "deal", "dgc_schedule", "falling_ratio", "load",
+    "load_dcp", "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
 ]  # fmt: skip

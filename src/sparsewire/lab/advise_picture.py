@@ -1,0 +1,65 @@
+"""The picture of `advise`: energy kept in time and in frequency, and bytes of every candidate at equal error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from .candidates import FREQUENCY
+from .gradient_facts import SHARES
+from .tables import write_file
+
+COLOURS = {"time": "#30638e", "frequency": "#d1495b"}
+
+
+def draw_advice(result: Mapping[str, Any], path: Path) -> None:
+    """A panel of energies, where single tensors are thin lines, and a panel of bars for each error."""
+    rankings = result["rankings"]
+    figure = Figure(figsize=(6 + 6.4 * len(rankings), 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    energies, *bars = figure.subplots(1, 1 + len(rankings))
+    _draw_energies(energies, result["tensors"])
+    for axes, ranking in zip(bars, rankings, strict=True):
+        _draw_ranking(axes, ranking)
+    figure.suptitle(f"{result['numel']:,} elements. {result['verdict'][0].partition(':')[0]}", fontsize=11)
+    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+
+
+def _draw_energies(axes: Axes, tensors: Sequence[Mapping[str, Any]]) -> None:
+    for kind, colour in COLOURS.items():
+        for row in tensors[:-1]:
+            axes.semilogx(*_curve(row[kind]), color=colour, linewidth=0.6, alpha=0.35)
+        axes.semilogx(*_curve(tensors[-1][kind]), color=colour, linewidth=2.4, label=f"in {kind}")
+    for share in SHARES:
+        axes.axvline(100 * share, color="#999999", linewidth=0.7, linestyle=":")
+    axes.set(xlabel="largest entries, %", ylabel="energy that they hold, %", ylim=(0, 101), title="Energy kept")
+    axes.set_xticks([0.1, 1, 5, 15, 100], ["0.1", "1", "5", "15", "100"])
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.legend(loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _curve(kept: Mapping[str, float]) -> tuple[list[float], list[float]]:
+    return [100 * float(share) for share in kept], [100 * energy for energy in kept.values()]
+
+
+def _draw_ranking(axes: Axes, ranking: Mapping[str, Any]) -> None:
+    """The fewest bytes on top; a candidate that cannot reach the error has no bar."""
+    rows = ranking["rows"][::-1]
+    reached = [row["bytes"] / 1e3 for row in rows if row["reached"]] or [1.0]
+    left, right = min(reached) / 2, 3 * max(reached)
+    sizes = [row["bytes"] / 1e3 if row["reached"] else left for row in rows]
+    colours = [COLOURS["frequency" if row["candidate"].startswith(FREQUENCY) else "time"] for row in rows]
+    axes.barh([row["candidate"] for row in rows], [size - left for size in sizes], left=left, color=colours)
+    for place, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        note = f"{row['times_smaller']:,.1f} ×" if row["reached"] else f"out of reach: {row['error']:.2f} at best"
+        axes.text(1.03 * size, place, note, va="center", fontsize=8, color="#333333")
+    axes.set(xlabel="kB (and × smaller than float32)", xscale="log", xlim=(left, right))
+    axes.set_title(f"Bytes with a relative error ≤ {ranking['error']:g}", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
