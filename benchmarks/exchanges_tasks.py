@@ -185,7 +185,7 @@ class PrunedTask(Task):
     pruned: float = 0.0
 
     def prepare(self, model: nn.Module) -> None:
-        prune(model, self.pruned)
+        prune(model.to(memory_format=torch.contiguous_format), self.pruned)  # torch prunes no other
 
 
 def _pruned(name: str, share: int) -> PrunedTask:
