@@ -81,8 +81,8 @@ def _accuracy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _hits(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Who is as good as the right one stands before it, so that equal scores are no hit."""
-    return ((logits >= logits.gather(1, y[:, None])).sum(1) <= 10).float().mean()
+    """Whoever is not worse than the right one stands before it, so that equal scores, or NaN, are no hit."""
+    return ((~(logits < logits.gather(1, y[:, None]))).sum(1) <= 10).float().mean()
 
 
 @torch.no_grad()

@@ -85,7 +85,8 @@ class Rank:
 
     def step(self, step: int, part: Part) -> float:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.cell.task.rate_at(self.cell.rate, step / self.cell.steps)
+            share = group.get("share", 1.0)  # of the rate
+            group["lr"] = share * self.cell.task.rate_at(self.cell.rate, step / self.cell.steps)
         self.optimizer.zero_grad()
         loss = loss_of(self.model, part)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -42,7 +42,7 @@ def measured(folder: Path, *words: object) -> tuple[dict[str, dict[str, Any]], s
 
 
 def test_sparse_gradients_travel_in_every_way(folder: Path) -> None:
-    rows, text = measured(folder, "--tasks", "ncf", "lstm_sparse", "--rates", 0.1, "--picture", folder / "out.png")
+    rows, text = measured(folder, "--tasks", "ncf", "lstm_sparse", "--rates", 1.0, "--picture", folder / "out.png")
     for task in ("ncf", "lstm_sparse"):
         sent = {rule: row["compressed"] for key, row in rows.items() for rule in key.split()[1:] if task == row["task"]}
         assert list(sent) == ["dense", "raw", "raw_rows", "coded", "s2_35", "s2_24", "s2_12"]
