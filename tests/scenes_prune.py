@@ -125,3 +125,33 @@ def resumes(stage: Stage, folder: str, optimizer: str, scheme: str) -> None:
     link.detach()
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert same_bits(one.detach(), other.detach())
+
+
+class Images(nn.Module):
+    """Convolutions whose weights lie in memory in another order than their dimensions say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def masks_follow_the_order_in_memory(stage: Stage) -> None:
+    """With the survivors sent as they are, a pruned model trains as with plain DDP."""
+    plain, wired = (stage.ddp(Images().to(memory_format=torch.channels_last)) for _ in range(2))
+    wired.module.load_state_dict(plain.module.state_dict())
+    for model in (plain, wired):
+        prune(model, 0.7)
+    link = attach(wired, "pactrain(values=float32)", dense_below=50)
+    for step in range(3):
+        stage.seed(step)
+        x = torch.randn(4, 3, 8, 8)
+        for model in (plain, wired):
+            model.zero_grad()
+            model(x).square().mean().backward()
+        for one, other in zip(plain.parameters(), wired.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+    assert link.stats()["counts"] == {"masks agree": 3 * 2}
+    link.detach()

@@ -55,6 +55,10 @@ def test_ddp_does_not_send_the_masks(ranks: Pool) -> None:
     ranks.play("prune.masks_do_not_travel", ranks=2)
 
 
+def test_masks_follow_the_order_of_weights_in_memory(ranks: Pool) -> None:
+    ranks.play("prune.masks_follow_the_order_in_memory", ranks=2)
+
+
 def test_masks_that_differ_between_ranks_are_refused(ranks: Pool) -> None:
     for text in ranks.play("prune.refuses_masks_that_differ", ranks=2)[:2]:
         assert "masks of the pruned model" in text

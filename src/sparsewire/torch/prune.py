@@ -7,7 +7,7 @@ for an exchange with support=mask.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,7 +108,7 @@ def find_masks(named: Mapping[str, torch.Tensor], root: nn.Module) -> Masks | No
             return None
         owner, leaf = owners[name]
         mask: Any = owner._buffers.get(leaf)  # looked up each time: pruning again puts another there
-        return None if mask is None else Found(mask, mask._version, lambda: _flat(mask))
+        return None if mask is None else Found(mask, mask._version, lambda: _flat(mask, named[name]))
 
     return Masks(find) if owners else None
 
@@ -119,8 +119,13 @@ def masked(settings: Settings, named: Mapping[str, torch.Tensor]) -> dict[str, s
     return {"masks of the pruned model": settings.masks.digest(sizes) if settings.masks is not None else ""}
 
 
-def _flat(mask: torch.Tensor) -> Array:
-    kept: Array = (mask.detach() != 0).reshape(-1).cpu().numpy()
+def _flat(mask: torch.Tensor, parameter: torch.Tensor) -> Array:
+    """In the order of the parameter's memory, which DDP's buckets have: convolutions may be channels_last."""
+    shape, strides = parameter.shape, parameter.stride()
+    whole = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) == mask.numel()
+    laid = torch.empty_strided(shape, strides, dtype=torch.bool) if whole else torch.empty(shape, dtype=torch.bool)
+    laid.copy_(mask.detach() != 0)
+    kept: Array = laid.as_strided((mask.numel(),), (1,)).numpy()
     return kept
 
 
@@ -153,17 +158,25 @@ def _check_tied(root: nn.Module, layers: Mapping[str, nn.Module]) -> None:
 
 
 def _prune(layers: Iterable[nn.Module], share: float, per: str) -> None:
-    """The share is of all weights, also of those that were pruned before; torch counts what is still to go."""
+    """The share is of all weights, also of those that were pruned before."""
     together = list(layers)
     for some in [together] if per == "model" else [[layer] for layer in together]:
         masks = [_mask(layer) for layer in some]
         total, gone = sum(mask.numel() for mask in masks), sum(int((mask == 0).sum()) for mask in masks)
-        amount = round(share * total) - gone
-        if amount < 0:
+        if round(share * total) < gone:
             raise InputError(f"{gone / total:.1%} of the weights are pruned already: a pruned model has no way back")
-        pairs = [(layer, "weight") for layer in some]
-        scores = {(layer, "weight"): _weight(layer).detach() for layer in some}
-        tools.global_unstructured(pairs, tools.L1Unstructured, scores, amount=amount)
+        for layer, left in zip(some, _largest(some, masks, total - round(share * total)), strict=True):
+            tools.custom_from_mask(layer, "weight", left)  # type: ignore[no-untyped-call]
+
+
+def _largest(layers: Sequence[nn.Module], masks: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
+    """Masks of the layers' largest weights, so many in all; what was pruned before comes last."""
+    pairs = zip(layers, masks, strict=True)
+    flat = torch.cat([_weight(layer).detach().abs().masked_fill(mask == 0, -1).flatten() for layer, mask in pairs])
+    left = torch.zeros_like(flat)
+    left[flat.topk(count).indices] = 1
+    parts = torch.split_with_sizes(left, [mask.numel() for mask in masks])
+    return [part.view(mask.shape) for part, mask in zip(parts, masks, strict=True)]
 
 
 def _leave_to_ranks(root: nn.Module, layers: Mapping[str, nn.Module]) -> None:
