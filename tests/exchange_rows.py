@@ -37,7 +37,7 @@ ROWS = {
         Row("reduce_scatter(route=direct)"),
         Row("reduce_scatter(route=log)", collectives=1),
         Row("sketch", collectives=3),
-        Row("sketch(rows=3, volume=0.3, decode=median, by=row)", collectives=3),
+        Row("sketch(rows=3, volume=0.3, decode=median, by=row)", collectives=3, every=5),
         *itertools.starmap(shared, itertools.product(SUPPORTS, SUMS)),
     ]
 }
