@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from scenes_attach import backward, build
+from scenes_failures import fails_to_encode
 from scenes_state import Run
 from torch_ranks import EXACT, Stage, dense_kept, raises, sparse_kept, spread
 
@@ -76,23 +77,7 @@ def refuses_what_makes_no_machines(stage: Stage) -> list[str]:
 
 def one_cannot_encode(stage: Stage) -> str:
     """Rank 2 fails on its own: no rank waits for it, whichever part it has and wherever it is."""
-    run = Run(stage, scheme=SCHEME, nodes=2)
-    run.train(1)
-    seal = Turn.seal
-    if stage.rank == 2:
-        Turn.seal = _no_room
-    try:
-        begin = time.monotonic()
-        text = raises((MemoryError, CommError, PeerError), lambda: run.train(2))
-        assert time.monotonic() - begin < 8
-    finally:
-        Turn.seal = seal
-    run.link.detach()
-    return text
-
-
-def _no_room(*_: Any) -> Any:
-    raise MemoryError("no room")
+    return fails_to_encode(stage, (MemoryError, CommError, PeerError), within=8, nodes=2)
 
 
 def is_killed(stage: Stage, victim: int, timeout: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failing import errors_of
 from strategies import DTYPES, PAIRS, SELECTS, make, same_bits, work
 
 import sparsewire as sw
@@ -126,21 +127,6 @@ def test_the_engine_counts_what_travels() -> None:
 # --- peers that misbehave ---
 
 
-def errors_of(fn: Callable[[Communicator], Any]) -> list[BaseException | None]:
-    """What each rank raised; every rank goes on to the end."""
-
-    def attempt(comm: Communicator) -> BaseException | None:
-        try:
-            fn(comm)
-        except Exception as error:
-            return error
-        finally:
-            comm.barrier()
-        return None
-
-    return run_ranks(SIZE, attempt, timeout=10)
-
-
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "nothing": lambda data: b"",
     "cut": lambda data: data[:-1],
@@ -170,13 +156,13 @@ def test_bad_bytes_are_an_error_on_every_rank_that_names_the_peer(damage: str, m
 
     monkeypatch.setattr(ThreadCommunicator, "all_gather", damaged)
     residuals = [np.full(257, 0.5, np.float32) for _ in range(SIZE)]
-    errors = errors_of(lambda comm: mean(gradient(comm, 0), "topk(9%)", comm, residual=residuals[comm.rank]))
+    errors = errors_of(SIZE, lambda comm: mean(gradient(comm, 0), "topk(9%)", comm, residual=residuals[comm.rank]))
     assert all(isinstance(error, PeerError) and str(error).startswith("rank 1: ") for error in errors), errors
     assert all((residual == 0.5).all() for residual in residuals)
 
 
 def test_tensors_that_differ_between_ranks_are_an_error_on_every_rank() -> None:
-    errors = errors_of(lambda comm: mean(np.ones(10 + comm.rank // 2, np.float32), "nonzero", comm))
+    errors = errors_of(SIZE, lambda comm: mean(np.ones(10 + comm.rank // 2, np.float32), "nonzero", comm))
     assert all(isinstance(error, PeerError) for error in errors), errors
 
 

@@ -7,17 +7,18 @@ on one rank is seen by all and nothing is written; nobody waits for a rank that 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from exchange_rows import ROWS
+from failing import errors_of
 from strategies import DTYPES, MEMORIES, SELECTS, TRANSFORMS, VALUE_CODECS, make, same_bits, work
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.errors import InputError, PeerError, SparsewireError
+from sparsewire.errors import InputError, PeerError
 from sparsewire.exchange import Outcome, Piece, Turn
 from sparsewire.scheme import Scheme
 
@@ -215,21 +216,6 @@ def test_what_is_not_finite_on_one_rank_is_seen_by_all(exchange: str, bad: float
         assert not any(buffer.any() for piece in pieces for buffer in piece.state.values())
 
     run_ranks(3, fn, timeout=60)
-
-
-def errors_of(size: int, fn: Callable[[Communicator], Any]) -> list[BaseException | None]:
-    """What each rank raised; every rank goes on to the end."""
-
-    def attempt(comm: Communicator) -> BaseException | None:
-        try:
-            fn(comm)
-        except SparsewireError as error:
-            return error
-        finally:
-            comm.barrier()
-        return None
-
-    return run_ranks(size, attempt, timeout=20)
 
 
 class Refused(Piece):

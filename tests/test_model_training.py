@@ -13,9 +13,9 @@ from test_averager import NAMES, all_same, averager, gradients, put_groups, resi
 import sparsewire as sw
 from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
+from sparsewire.deal import deal
 from sparsewire.layout import Buffer, Slice
 from sparsewire.schedule import SchemeSchedule, Settings
-from sparsewire.states import deal
 
 Arrays = dict[str, np.ndarray]
 RAW = "topk(5%) | values=raw"

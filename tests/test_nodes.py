@@ -17,11 +17,11 @@ from sparsewire import nodes
 from sparsewire.averager import Averager, Settings
 from sparsewire.comm import Communicator, run_ranks, shared
 from sparsewire.comm.shared import Cuts, SharedMemory
+from sparsewire.deal import deal
 from sparsewire.errors import CommMismatch, InputError
 from sparsewire.grid import Grid
 from sparsewire.layout import Buffer, Slice
 from sparsewire.schedule import SchemeSchedule
-from sparsewire.states import deal
 
 GRIDS = [(2, 2), (2, 4), (4, 1), (1, 4), (3, 2), (2, 3)]
 ALL = "nonzero | values=raw"

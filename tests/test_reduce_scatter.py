@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failing import errors_of
 from strategies import make, same_bits
 
 import sparsewire as sw
@@ -229,21 +230,6 @@ def test_a_shift_ends_though_every_send_waits_for_its_receiver(size: int, monkey
 
 
 # --- peers that misbehave ---
-
-
-def errors_of(size: int, fn: Callable[[Communicator], Any]) -> list[BaseException | None]:
-    """What each rank raised; every rank goes on to the end."""
-
-    def attempt(comm: Communicator) -> BaseException | None:
-        try:
-            fn(comm)
-        except Exception as error:
-            return error
-        finally:
-            comm.barrier()
-        return None
-
-    return run_ranks(size, attempt, timeout=10)
 
 
 def repacked(data: bytes, **changes: Any) -> bytes:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failing import errors_of
 from strategies import make, same_bits
 from test_exchange import DAMAGE
-from test_exchange_laws import errors_of, gathered
+from test_exchange_laws import gathered
 
 import sparsewire as sw
 from sparsewire.averager import Averager

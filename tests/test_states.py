@@ -11,9 +11,9 @@ from test_averager import NAMES, averager, gradients
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
+from sparsewire.deal import deal
 from sparsewire.errors import InputError
 from sparsewire.kernels.scratch import Kept
-from sparsewire.states import deal
 
 # --- another number of ranks ---
 

@@ -15,7 +15,7 @@ from .errors import InputError
 from .kernels import Array
 from .piece import Told
 from .scheme import Scheme, Spec, scheme
-from .sparse import Sparse, work_dtype
+from .sparse import Sparse, merged, work_dtype
 
 
 def compress(
@@ -58,7 +58,7 @@ def _without_residual(
 
 def _rest(x: Sparse, sent: Sparse) -> Sparse:
     """x − sent, without zeros."""
-    where = x.indices if sent.indices is x.indices else np.union1d(x.indices, sent.indices)
+    where = x.indices if sent.indices is x.indices else merged([x.indices, sent.indices])
     with np.errstate(all="ignore"):
         rows = (x.at(where) - sent.at(where)).reshape(-1, x.width)
     some = np.flatnonzero(rows.any(axis=1))

@@ -19,7 +19,7 @@ from .mask import Mask
 from .rng import derive_key
 from .scheme import Scheme
 from .seal import Sealed, Selection, seal
-from .sparse import Sparse, elements, entries
+from .sparse import Sparse, elements, entries, merged
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Piece:
     def _keep_sparse(self, x: Sparse, state: State, scheme: Scheme, outcome: Any) -> None:
         """The buffers' parts at the entries of x, and at those that a lossy index codec sent besides."""
         sent: Sparse = outcome.sent
-        where = x.indices if sent.indices is x.indices else np.union1d(x.indices, sent.indices)
+        where = x.indices if sent.indices is x.indices else merged([x.indices, sent.indices])
         before, part = _gathered(state, where, x.width), _gathered(state, where, x.width)
         scheme.memory.keep(part, x.at(where), _Gathered(outcome, where))
         for name, values in part.items():

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from . import states
+from .deal import deal as deal_states
+from .deal import deal_buffers
 from .errors import InputError
 from .grid import Grid
 from .kernels import Array
 from .rounds import Counts, Rounds, Weights
-from .states import deal_buffers
 
 
 def save(rounds: Rounds, local: Weights) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def deal(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None
     Residuals are dealt out so that their mean stays. In mid-round the change that each rank's weights have made is
     dealt out in the same way: with half as many ranks each goes on from the mean of two.
     """
-    dealt = states.deal(saved, size, grid)
+    dealt = deal_states(saved, size, grid)
     if not any(state.get("local") for state in saved):
         return dealt
     ordered = sorted(saved, key=lambda state: state["rank"])

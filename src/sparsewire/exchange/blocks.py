@@ -19,7 +19,7 @@ from ..kernels import Array
 from ..rng import derive_key
 from ..scheme import Scheme
 from ..seal import Sealed, Selection, seal
-from ..sparse import Sparse, held, magnitudes, work_dtype
+from ..sparse import Sparse, held, magnitudes, merged, work_dtype
 from .combine import add_up
 
 
@@ -77,7 +77,7 @@ class Block:
 
         An entry that is here anyway takes this rank's number along, selected or not: that costs no byte.
         """
-        where = np.union1d(self._own.indices, self._got.indices)
+        where = merged([self._own.indices, self._got.indices])
         numbers = self._mean_at(where)
         if self._due < where.size:
             largest, _ = kernels.topk(magnitudes(numbers, self._own.width), self._due)

@@ -26,11 +26,10 @@ from ..piece import Piece
 from ..scheme import Scheme
 from ..seal import Selection, is_ordered
 from ..select import Nonzero, TopK
-from ..sparse import Sparse, magnitudes
+from ..sparse import Sparse, magnitudes, merged
 from ..wire import Frame, pack_message
 from .messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
 from .turn import Turn
-from .union import merged
 
 NOTHING = TopK(k=0)  # but what is not finite
 

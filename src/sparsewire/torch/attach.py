@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..errors import InputError
 from ..schedule import Ratios
 from ..scheme import Spec
 from .agree import agree, refuse
@@ -71,6 +72,8 @@ def attach(
                 named, scheme, select_per, dense_below, exclude, warmup_steps, ratio_schedule, scaler, seed, on_step,
                 timeout, clip_norm, nodes,
             )  # fmt: skip
+            if not isinstance(follow_rate, bool):
+                raise InputError(f"follow_rate is True or False, not {follow_rate!r}")
             fit = fit_optimizer(optimizer, settings, named)
             if fit is not None:
                 settings = replace(settings, momenta=fit.momenta, rates=fit.rates, follow_rate=follow_rate)
