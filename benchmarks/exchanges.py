@@ -18,6 +18,12 @@ mnist, cifar       top 1 % with momentum correction (memory=dgc), each exchange 
     dense          the whole gradient in an all_reduce
     mask_…         PacTrain: the survivors, without indices, in an all_reduce of these numbers
     mask_…_dgc     the same with momentum correction, where numbers are rounded
+
+cifar_frequency    what stands beside sparsification in the frequency domain, all by all_gather
+    superneurons…  θ = 0.85, N = 10 with error feedback; without; with momentum correction
+    topk_same      top-k in the time domain with as many bytes and the same floats
+    qsgd_4         QSGD, 4 bits for a number
+    terngrad       TernGrad, −s, 0 or s for a number
 """
 
 from __future__ import annotations

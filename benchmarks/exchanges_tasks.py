@@ -212,6 +212,18 @@ EXCHANGED = {
 SELECTED = {"dense": "", "allgather": TOP, **{rule: f"{TOP} | exchange={how}" for rule, how in EXCHANGED.items()}}
 MASKED = {"dense": "", **{f"mask_{values}": f"pactrain(values={values})" for values in SUMMED}}
 MASKED |= {f"{rule}_dgc": f"{MASKED[rule]} | memory={PLAIN}" for rule in ("mask_int8", "mask_ternary")}
-TASKS: dict[str, Task] = {**SPARSE, **{name: accuracy_tasks.TASKS[name] for name in ("mnist", "cifar")}, **PRUNED}
-RULES = {name: ROWS if name in SPARSE else MASKED if name in PRUNED else SELECTED for name in TASKS}
-BASE = {name: "raw" if name in SPARSE else "dense" if name in PRUNED else "allgather" for name in TASKS}
+SPECTRAL = {
+    "dense": "", "superneurons": "superneurons", "superneurons_none": "superneurons | memory=none",
+    "superneurons_dgc": f"superneurons | memory=dgc(momentum={MOMENTUM}, mask=false)",
+    "topk_same": "topk(12.5%) | indices=rice | values=range_float(bits=10) | memory=residual",
+    "qsgd_4": "nonzero | indices=best | values=qsgd(bits=4) | memory=none",
+    "terngrad": "nonzero | indices=best | values=ternary | memory=none",
+}  # fmt: skip
+IMAGES = {name: accuracy_tasks.TASKS[name] for name in ("mnist", "cifar")}
+FREQUENCY = {"cifar_frequency": IMAGES["cifar"]}
+TASKS: dict[str, Task] = {**SPARSE, **IMAGES, **PRUNED, **FREQUENCY}
+RULES = {
+    **dict.fromkeys(SPARSE, ROWS), **dict.fromkeys(IMAGES, SELECTED), **dict.fromkeys(PRUNED, MASKED),
+    **dict.fromkeys(FREQUENCY, SPECTRAL),
+}  # fmt: skip
+BASE = {**dict.fromkeys(TASKS, "dense"), **dict.fromkeys(SPARSE, "raw"), **dict.fromkeys(IMAGES, "allgather")}

@@ -28,7 +28,7 @@ GOLDEN = Path(__file__).with_name("golden")
 STORED = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
 MAX_ENTRIES = 2**16
 BOMBED = ["raw", "half", "qsgd", "quantile", "entropy", "fit_poly", "fit_poly(rank_bits=1)", "fit_dexp", "mean",
-          "sign_mean", "centroid", "range_float", "range_float(bits=auto)"]  # fmt: skip
+          "sign_mean", "centroid", "range_float", "range_float(bits=auto)", "ternary"]  # fmt: skip
 
 
 @dataclass(frozen=True)

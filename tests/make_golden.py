@@ -49,7 +49,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     },
     **{
         f"values_{codec}": (f"topk(k=40) | indices=rice | values={codec}", PLAIN, "float32")
-        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd", "mean", "sign_mean", "centroid")
+        for codec in ("raw", "half", "bfloat16", "qsgd", "deflate", "zstd", "mean", "sign_mean", "centroid", "ternary")
     },
     "values_quantile": ("topk(k=40) | indices=rice | values=quantile", PLAIN, "float32"),
     "values_distinct": ("nonzero | indices=bitmap | values=distinct", FEW, "float32"),

@@ -279,7 +279,16 @@ def test_each_of_them_changes_qsgds_roundings(change: dict[str, object]) -> None
     assert sw.encode(x, "values=qsgd", **facts) != sw.encode(x, "values=qsgd", **{**facts, **change})
 
 
-def test_qsgd_is_right_on_average() -> None:
+@pytest.mark.parametrize(("values", "tolerance"), [("qsgd(4)", 0.01), ("ternary(clip=0)", 0.06), ("ternary", 0.06)])
+def test_stochastic_rounding_is_right_on_average(values: str, tolerance: float) -> None:
     x = np.array([0.3, -0.71, 1.0, 0.05], np.float32)
-    mean = np.mean([sw.decode(sw.encode(x, "values=qsgd(4)", step=step)).values for step in range(600)], axis=0)
-    assert np.allclose(mean, x, atol=0.01)
+    frames = [sw.encode(x, f"topk(100%) | values={values}", step=step) for step in range(600)]
+    assert np.allclose(np.mean([sw.decode(frame).values for frame in frames], axis=0), x, atol=tolerance)
+
+
+def test_terngrad_clips_what_is_far_from_the_rest() -> None:
+    x = np.append(np.full(99, 0.1), 5.0).astype(np.float32)
+    limit = 2.5 * np.sqrt(np.mean(np.square(x, dtype="f8")))
+    sent = sw.decode(sw.encode(x, "topk(100%) | values=ternary")).to_dense()
+    assert set(np.round(sent, 4)) == {0.0, np.round(np.float32(limit), 4)} and sent[99] > 0
+    assert sw.decode(sw.encode(x, "topk(100%) | values=ternary(clip=0)")).to_dense()[99] == 5.0

@@ -26,7 +26,7 @@ PACKAGES = {
     "values": (
         "values",
         "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid RangeFloat "
-        "Distinct",
+        "Ternary Distinct",
     ),
     "memory": ("memory", "NoMemory Residual DGC GMC"),
     "exchange": ("exchange", "AllGather Root ReduceScatter Sketch Shared"),

@@ -22,6 +22,7 @@ from ..values.sums import mean
 
 # Significant bits, and the exponent of the smallest number above 0.
 PRECISION = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "float64": (53, -1074)}
+BLOCK = 2**15  # numbers that stay in the cache through several passes
 WORD = 63  # bits of an int64 that a sum may fill
 
 
@@ -53,15 +54,22 @@ def unit_for(scale: float, levels: int, dtype: str) -> float:
 
 def to_levels(values: Array, unit: float, levels: int, key: int | None) -> Array:
     """int8 levels: the nearest, or with a key at random so that the expectation is the value."""
-    if unit == 0:
-        return np.zeros(values.size, np.int8)
+    out = np.zeros(values.size, np.int8)
+    for start in range(0, values.size if unit else 0, BLOCK):
+        part = slice(start, start + BLOCK)
+        out[part] = _levels(values[part], unit, levels, key, start)
+    return out
+
+
+def _levels(values: Array, unit: float, levels: int, key: int | None, start: int) -> Array:
     with np.errstate(over="ignore"):
         exact = values / values.dtype.type(unit)
     if key is None:
-        found = np.rint(exact)
+        found = np.rint(exact, out=exact)
     else:
-        found = np.floor(exact + (kernels.random_bits(key, 0, values.size) >> np.uint64(40)) * 2.0**-24)
-    return np.clip(found, -levels, levels).astype(np.int8)
+        noise = (kernels.random_bits(key, start, values.size) >> np.uint64(40)) * 2.0**-24
+        found = np.floor(np.add(noise, exact, out=noise), out=noise)
+    return np.clip(found, -levels, levels, out=found)
 
 
 @dataclass(frozen=True)

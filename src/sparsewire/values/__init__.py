@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .quantile import Quantile
     from .range_float import RangeFloat
     from .raw import RawValues
+    from .ternary import Ternary
     from .zstd import Zstd
 
 HOMES = {
@@ -37,6 +38,7 @@ HOMES = {
     "RangeFloat": "range_float",
     "RawValues": "raw",
     "SignMean": "mean",
+    "Ternary": "ternary",
     "Zstd": "zstd",
 }
 
