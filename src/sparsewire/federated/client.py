@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..statefile import PathLike, read_state, write_state
 from ..wire import Data
 from .coding import Coder, open_patch, open_weights
 from .envelope import MODEL, PATCH, Down, Up, unpack_down, unpack_model, unpack_rounds
-from .model import Model, Tensor, Weights
+from .model import PLAIN_BELOW, Model, Tensor, Weights
 from .server import STATE_VERSION, ClientId, copied
 
 MAX_ELEMENTS = 2**31
@@ -35,12 +35,16 @@ class Client:
     """Weights as the server has them, and this client's residual.
 
     scheme: for the way up; None takes the server's word for it. name: which client this is, for randomness that differs
-    between them. max_elements: of the largest model that it accepts.
+    between them. max_elements: of the largest model that it accepts. weights: the server's initial ones, if they came
+    with the application: with the server's `scheme_up`, `scheme_down`, `plain` and `plain_below`, and after
+    `server.broadcast(client, base=0)` the first message need not bring them.
     """
 
     def __init__(
-        self, scheme: Spec | None = None, *, name: ClientId = "", seed: int = 0, max_elements: int = MAX_ELEMENTS
-    ) -> None:
+        self, scheme: Spec | None = None, *, name: ClientId = "", seed: int = 0, max_elements: int = MAX_ELEMENTS,
+        weights: Mapping[str, Any] | None = None, scheme_down: Spec | None = None, plain: Iterable[str] = (),
+        plain_below: int = PLAIN_BELOW,
+    ) -> None:  # fmt: skip
         self.name, self.seed, self.max_elements = name, seed, max_elements
         self._wanted = None if scheme is None else _plan(scheme)
         self._coder: Coder | None = None
@@ -49,6 +53,15 @@ class Client:
         self._states: dict[str, State] = {}
         self._pending: Pending | None = None
         self.round = -1
+        if weights is not None:
+            self._begin(Model.of(weights, frozenset(plain), plain_below), scheme_down)
+
+    def _begin(self, model: Model, scheme_down: Spec | None) -> None:
+        if self._wanted is None:
+            raise InputError("a client that begins with weights needs the server's scheme as well: Client(scheme, …)")
+        down = self._wanted if scheme_down is None else _plan(scheme_down)
+        self._coder, self._down = self._coders(str(self._wanted), str(down))
+        self._model, self.round = model, 0
 
     @property
     def sent(self) -> dict[str, Sparse]:

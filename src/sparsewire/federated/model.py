@@ -16,6 +16,7 @@ from ..kernels import Array
 from ..sparse import DTYPES, Sparse, elements, held, round_to, store
 
 DIGEST_SIZE = 8
+PLAIN_BELOW = 64  # elements: smaller tensors are not compressed
 MOST_TENSORS, MOST_NAME = 2**16, 2**12
 WHOLE = "biu"  # NumPy's kinds of tensors that are averaged as float64 and rounded: counters of batches, for example
 
@@ -76,7 +77,7 @@ class Model:
     def _digest(self) -> bytes:
         found = hashlib.blake2b(digest_size=DIGEST_SIZE)
         for one in self.tensors:
-            found.update(f"{one.name}\0{one.shape}\0{one.stored}\0".encode())
+            found.update(f"{one.name}\0{one.shape}\0{one.stored}\0{one.plain}\0".encode())
             found.update(store(self.flat[one.name], one.dtype).data)
         return found.digest()
 

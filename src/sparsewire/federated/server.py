@@ -26,7 +26,7 @@ from ..wire import Data
 from .coding import Coder
 from .history import History
 from .inbox import Inbox, Limits, Update
-from .model import Model, Tensor, Weights
+from .model import PLAIN_BELOW, Model, Tensor, Weights
 from .total import Total
 
 ClientId = str | int
@@ -84,7 +84,7 @@ class Server:
     def __init__(
         self, weights: Mapping[str, Any], scheme_up: Spec = "stc", scheme_down: Spec | None = None, *,
         optimizer: OuterSpec = "sgd(rate=1.0)", mean: str | None = None, clip: str | None = None,
-        plain: Iterable[str] = (), plain_below: int = 64, limits: Limits | None = None, keep_rounds: int = 1000,
+        plain: Iterable[str] = (), plain_below: int = PLAIN_BELOW, limits: Limits | None = None, keep_rounds: int = 1000,
         seed: int = 0,
     ) -> None:  # fmt: skip
         if clip not in (None, "median"):
