@@ -23,14 +23,12 @@ PathLike = str | os.PathLike[str]
 
 def write_state(path: PathLike, state: Mapping[str, Any]) -> None:
     """Replaces the file at once: whoever is killed in between leaves the old one."""
-    target, arrays = Path(path), list[Array]()
-    tree = json.dumps(_to_tree(state, arrays))
+    target, (tree, arrays) = Path(path), pack_state(state)
     part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(part, "wb") as file:
-            named = {f"a{number}": array for number, array in enumerate(arrays)}
-            np.savez(file, tree=np.frombuffer(tree.encode(), np.uint8), **named)  # type: ignore[arg-type]
+            np.savez(file, tree=np.frombuffer(tree.encode(), np.uint8), **arrays)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
@@ -43,13 +41,23 @@ def read_state(path: PathLike, kind: str) -> dict[str, Any]:
     """The state in a file of this kind."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            tree = json.loads(file["tree"].tobytes())
-            state: Any = _from_tree(tree, {name: file[name] for name in file.files})
+            state: Any = unpack_state(file["tree"].tobytes(), {name: file[name] for name in file.files})
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile, TypeError, IndexError) as error:
         raise InputError(f"{path} holds no state that sparsewire has written: {error}") from error
     if not isinstance(state, dict) or state.get("kind") != kind:
         raise InputError(f"{path} holds no state of a {kind}")
     return state
+
+
+def pack_state(state: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
+    """(the tree as JSON text, the arrays that it names)."""
+    arrays = list[Array]()
+    tree = json.dumps(_to_tree(state, arrays))
+    return tree, {f"a{number}": array for number, array in enumerate(arrays)}
+
+
+def unpack_state(tree: str | bytes, arrays: Mapping[str, Array]) -> Any:
+    return _from_tree(json.loads(tree), arrays)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -227,7 +227,7 @@ def _plan(spec: Spec) -> Any:
 
 
 def _facts(model: Model) -> list[list[Any]]:
-    return [[one.name, list(one.shape), one.stored, one.plain] for one in model.tensors]
+    return [[one.name, list(one.shape), one.stored, one.plain] for one in model.given]
 
 
 def _saved(sent: Sparse) -> list[Any]:

@@ -18,7 +18,7 @@ from ..scheme import Scheme, Spec, scheme
 from ..seal import Sealed
 from ..sparse import Sparse, work_dtype
 from ..wire import Data, Frame, pack_message, unpack_message
-from .model import Model, Tensor
+from .model import Model, Tensor, framed
 
 WHOLE = scheme("topk(100%) | indices=best | values=raw | memory=none")  # every number, for the model itself
 PLAIN = scheme("nonzero | indices=best | values=raw | memory=none")  # for tensors that are not compressed
@@ -116,11 +116,12 @@ def pack_weights(model: Model) -> bytes:
 
 
 def open_weights(body: Data, tensors: Sequence[Tensor]) -> Model:
-    parts = open_frames(body, tensors, [((one.size,), WHOLE) for one in tensors])
-    for part, one in zip(parts, tensors, strict=True):
+    ordered = framed(tensors)
+    parts = open_patch(body, ordered)
+    for part, one in zip(parts, ordered, strict=True):
         if part.count != one.size:
             raise HeaderError(f"{part.count} of {one.size} weights of {one.name!r}")
-    return Model(tensors, {one.name: part.flat() for part, one in zip(parts, tensors, strict=True)})
+    return Model(tensors, {one.name: part.flat() for part, one in zip(parts, ordered, strict=True)})
 
 
 def pack_patch(model: Model, supports: Sequence[Array]) -> bytes:

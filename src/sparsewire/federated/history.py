@@ -48,7 +48,7 @@ class History:
     def _smallest(self, model: Model, base: int | None, now: int, scheme_up: Scheme) -> tuple[int, bytes]:
         """(kind, body), made once for all clients that stand at the same round."""
         if base is None:
-            return MODEL, pack_model((str(scheme_up), str(self.coder.scheme)), model.tensors, pack_weights(model))
+            return MODEL, pack_model((str(scheme_up), str(self.coder.scheme)), model.given, pack_weights(model))
         missed = list(self.rounds)[base - self.first :]
         body = pack_rounds(missed)
         patch = self._patch(model, missed) if len(missed) > 1 else None

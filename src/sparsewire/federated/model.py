@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,14 @@ Weights = dict[str, Array]
 
 
 class Model:
-    """Flat arrays in the work dtype, by name, in the order of `tensors`: compressed ones first, plain ones last."""
+    """Flat arrays in the work dtype, by name, in the order of `tensors`, in which frames travel.
+
+    `given` are the tensors in the user's order, which a list of arrays without names goes by.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], flat: Mapping[str, Array]) -> None:
-        self.tensors = tuple(sorted(tensors, key=lambda one: (one.plain, one.dtype)))
+        self.given, self.tensors = tuple(tensors), framed(tensors)
         self.flat = {one.name: flat[one.name] for one in self.tensors}
-        self.digest = self._digest()
 
     @classmethod
     def of(cls, weights: Mapping[str, Any], plain: frozenset[str], below: int) -> Model:
@@ -74,7 +77,8 @@ class Model:
         ]
         return cls(tensors, {name: flat.copy() for name, (flat, _, _) in read.items()})
 
-    def _digest(self) -> bytes:
+    @cached_property
+    def digest(self) -> bytes:
         found = hashlib.blake2b(digest_size=DIGEST_SIZE)
         for one in self.tensors:
             found.update(f"{one.name}\0{one.shape}\0{one.stored}\0{one.plain}\0".encode())
@@ -92,7 +96,7 @@ class Model:
 
     def arrays(self) -> Weights:
         """Copies in the user's shapes and number types (float32 for bfloat16)."""
-        return {one.name: _stored(self.flat[one.name].copy(), one).reshape(one.shape) for one in self.tensors}
+        return {one.name: _stored(self.flat[one.name].copy(), one).reshape(one.shape) for one in self.given}
 
     def read(self, weights: Mapping[str, Any]) -> Weights:
         """The user's arrays as flat ones, if they are of this model and finite."""
@@ -112,7 +116,7 @@ class Model:
         moved = {}
         for one, change in zip(self.tensors, changes, strict=True):
             moved[one.name] = self._moved(one, change)
-        return Model(self.tensors, moved)
+        return Model(self.given, moved)
 
     def _moved(self, one: Tensor, change: Sparse) -> Array:
         """Only the entries that change are rounded: the others are what the type holds already."""
@@ -130,10 +134,15 @@ class Model:
         for one, part in zip(self.tensors, values, strict=True):
             moved[one.name] = self.flat[one.name].copy()
             moved[one.name][part.indices] = part.work_values
-        return Model(self.tensors, moved)
+        return Model(self.given, moved)
 
     def is_finite(self) -> bool:
         return all(kernels.all_finite(flat) for flat in self.flat.values())
+
+
+def framed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """In the order of frames: compressed ones first, plain ones last, so that neighbours share a scheme and a type."""
+    return tuple(sorted(tensors, key=lambda one: (one.plain, one.dtype)))
 
 
 def read_array(name: Any, array: Any) -> tuple[Array, tuple[int, ...], str]:

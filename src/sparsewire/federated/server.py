@@ -122,20 +122,26 @@ class Server:
 
     # --- a round ---
 
-    def broadcast(self, client: ClientId, *, base: int | None = None) -> bytes:
+    def broadcast(self, client: ClientId, *, base: int | None = None, asks: bool = True) -> bytes:
         """The message that brings a client to the common weights and takes it into the round.
 
         It starts from the last round that the client has shown to have, or from `base`, which a client that lost its
-        state tells (`client.round`); −1: from nothing.
+        state tells (`client.round`); −1: from nothing. asks=False is for a client that shall have the weights, to
+        evaluate them, say, and is not asked for an update: the report does not count the message.
         """
         known = self._clients.setdefault(_checked_id(client), Known())
         if base is not None:
             known.base = None if base < 0 else min(base, self.round)
         message = self._history.message(self.model, known.base, known.counted, self.up.scheme)
-        if client not in self._open.asked:
+        if asks and client not in self._open.asked:
             self._open.asked.append(client)
-        self._open.bytes_down += len(message)
+        self._open.bytes_down += len(message) if asks else 0
         return message
+
+    def confirm(self, client: ClientId) -> None:
+        """The client has shown that it has the common weights as they are now; the next broadcast starts from there."""
+        if client in self._clients:
+            self._clients[client].base = self.round
 
     def forget(self, client: ClientId) -> None:
         """A client that will not come back."""
@@ -146,7 +152,7 @@ class Server:
         try:
             update = self.read(client, message)
         except UpdateRefused as refused:
-            self._open.refused[client] = refused.reason
+            self.refuse(client, refused.reason)
             raise
         if self.clip is None:
             self._total.add(update.parts, update.examples)
@@ -162,13 +168,17 @@ class Server:
             raise UpdateRefused(client, f"its update of round {self.round} has been counted already")
         return self._inbox.read(client, message, self.model, self.round)
 
+    def refuse(self, client: ClientId, reason: str) -> None:
+        """For the report: why a client's update of this round is not counted; by itself where `add` is not used."""
+        self._open.refused[client] = reason
+
     def note(self, client: ClientId, update: Update) -> None:
         """A client's part in the round; by itself for updates that are averaged elsewhere and end in `publish`."""
         self._open.refused.pop(client, None)
         self._open.counted[client] = update.examples
         self._open.norms.append(update.norm)
         self._open.bytes_up += update.size
-        self._clients[client].base = self.round  # it has shown that it has this model
+        self.confirm(client)
 
     def finish_round(self) -> Report:
         """Moves the common weights by the mean of what was counted; the next round is open then."""
@@ -187,6 +197,10 @@ class Server:
         """
         given = self.model.read(weights)
         return self._close(self._apply({name: self.model.flat[name] - flat for name, flat in given.items()}, {}))
+
+    def cancel_round(self) -> Report:
+        """Ends the round without moving; whoever has sent something takes it back into its residual."""
+        return self._close(False)
 
     def _count_held(self) -> None:
         """Updates that waited, none longer than the median."""
@@ -257,7 +271,7 @@ class Server:
             "kind": "federated server", "version": STATE_VERSION, "round": self.round, "seed": self.seed,
             "scheme_up": str(self.up.scheme), "scheme_down": str(self.down.scheme), "optimizer": str(self.optimizer),
             "mean": self._total.rule, "clip": self.clip, "limits": asdict(self.limits),
-            "tensors": [[one.name, one.shape, one.stored, one.plain] for one in self.model.tensors],
+            "tensors": [[one.name, one.shape, one.stored, one.plain] for one in self.model.given],
             "weights": dict(self.model.flat), "states": self._states, "kept": self._kept,
             "total": self._total.state_dict(), "open": asdict(self._open), "norms": list(self._inbox.norms),
             "clients": {client: asdict(known) for client, known in self._clients.items()},
