@@ -84,8 +84,8 @@ class Server:
     def __init__(
         self, weights: Mapping[str, Any], scheme_up: Spec = "stc", scheme_down: Spec | None = None, *,
         optimizer: OuterSpec = "sgd(rate=1.0)", mean: str | None = None, clip: str | None = None,
-        plain: Iterable[str] = (), plain_below: int = PLAIN_BELOW, limits: Limits | None = None, keep_rounds: int = 1000,
-        seed: int = 0,
+        plain: Iterable[str] = (), plain_below: int = PLAIN_BELOW, limits: Limits | None = None,
+        keep_rounds: int = 1000, seed: int = 0,
     ) -> None:  # fmt: skip
         if clip not in (None, "median"):
             raise InputError(f"clip is None or 'median', not {clip!r}")

@@ -1,0 +1,90 @@
+"""What the strategy demands of clients' replies before its inner strategy sees them: anyone may have sent them.
+
+Flower's own strategies end the whole run where replies do not look alike, and take a weight as it comes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from ..errors import FrameError, UpdateRefused
+from ..federated import Server
+from ..federated.inbox import Update
+from ..federated.model import Model
+from .records import Sealed, find_sealed, replaced, to_record
+
+
+def strategies(strategy: Strategy) -> Iterator[Strategy]:
+    """The strategy, and those that it wraps, as Flower's for differential privacy do."""
+    inner: Any = strategy
+    while isinstance(inner, Strategy):
+        yield inner
+        inner = getattr(inner, "strategy", None)
+
+
+def weight_key(strategy: Strategy) -> str | None:
+    """What the strategy calls a client's weight in the mean; None if it has none."""
+    keys = (getattr(one, "weighted_by_key", None) for one in strategies(strategy))
+    return next((key for key in keys if key is not None), None)
+
+
+def read_reply(reply: Message, server: Server, weight: str | None) -> tuple[Update, RecordDict]:
+    """(the update, the reply's content with the client's weights in its place), or an `UpdateRefused`."""
+    node = reply.metadata.src_node_id
+    found = _sealed(node, reply.content)
+    if weight is not None:
+        _check_weight(node, reply.content, weight, server.limits.max_examples)
+    update = server.read(node, found.message)
+    weights = _moved(node, server.model, update)
+    return update, replaced(reply.content, found.key, to_record(weights.arrays()))
+
+
+def _sealed(node: int, content: RecordDict) -> Sealed:
+    try:
+        found = find_sealed(content)
+    except FrameError as error:
+        raise UpdateRefused(node, str(error)) from error
+    if found is None:
+        raise UpdateRefused(node, "its reply has no compressed update: its app needs mods=[sparsewire.flower.mod]")
+    return found
+
+
+def _check_weight(node: int, content: RecordDict, key: str, most: int) -> None:
+    for metrics in content.metric_records.values():
+        found = metrics.get(key)
+        if not isinstance(found, int | float) or not 0 < found <= most:
+            raise UpdateRefused(
+                node, f"{key!r} in its metrics is {found!r}; the server takes more than 0, up to {most} (max_examples)"
+            )
+
+
+def _moved(node: int, model: Model, update: Update) -> Model:
+    """The client's weights, as the server sees them."""
+    moved = model.minus(update.parts)
+    if not moved.is_finite():
+        raise UpdateRefused(node, "its update leads to weights that are not finite")
+    return moved
+
+
+def odd_ones(contents: Mapping[int, RecordDict]) -> list[int]:
+    """The nodes whose arrays and metrics are of another form than most nodes'."""
+    forms = {node: _form(content) for node, content in contents.items()}
+    usual = Counter(forms.values()).most_common(1)
+    return [node for node, form in forms.items() if form != usual[0][0]]
+
+
+def _form(content: RecordDict) -> tuple[Any, ...]:
+    """Names, shapes of arrays, lengths of metrics."""
+    arrays = [(key, _sorted(record, lambda one: one.shape)) for key, record in content.array_records.items()]
+    metrics = [(key, _sorted(record, np.shape)) for key, record in content.metric_records.items()]
+    return (*sorted(arrays), *sorted(metrics))
+
+
+def _sorted(record: Mapping[str, Any], shape: Callable[[Any], Any]) -> tuple[Any, ...]:
+    return tuple(sorted((name, tuple(shape(one))) for name, one in record.items()))
