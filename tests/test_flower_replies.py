@@ -161,6 +161,19 @@ def test_updates_of_a_round_that_nobody_averaged_are_not_lost() -> None:
     assert idle.train_metrics_clientapp[1]["sparsewire-bytes-up"] > 0
 
 
+def test_a_strategy_that_finds_numbers_that_are_not_finite_costs_its_round(told: pytest.LogCaptureFixture) -> None:
+    class Diverging(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            found, metrics = super().aggregate_train(server_round, replies)
+            broken = {name: np.asarray(array * np.nan) for name, array in arrays(found).items()}
+            return (to_record(broken) if server_round == 1 else found), metrics
+
+    _, result = run(Compressed(Diverging(**QUIET), EXACT), rounds=2)
+    assert [result.train_metrics_clientapp[turn]["sparsewire-counted"] for turn in (1, 2)] == [0, NODES]
+    assert all(np.isfinite(array).all() for array in arrays(result.arrays).values())
+    assert "the round is dropped" in told.text
+
+
 def test_frames_of_equal_length_are_never_averaged() -> None:
     grid, _ = run(Compressed(FedAvg(**QUIET), "topk(10%) | indices=bitmap | values=raw"), rounds=1)
     size = statistics.mode(len(frame(one)) for one in grid.up)
