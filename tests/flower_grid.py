@@ -28,10 +28,12 @@ NODES, FIRST = 4, 2**63
 class LocalGrid(Grid):
     """`tamper` makes of each reply to a train message what arrives in its place; `sent` are all messages, both ways."""
 
-    def __init__(self, app: ClientApp, nodes: int, tamper: Tamper = lambda reply: [reply]) -> None:
+    def __init__(
+        self, app: ClientApp, nodes: int, tamper: Tamper = lambda reply: [reply], settings: dict[str, Any] | None = None
+    ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.app, self.tamper = app, tamper
-        self.states = {node: state(Context(1, node, {}, RecordDict(), {})) for node in range(2**63, 2**63 + nodes)}
+        self.app, self.nodes, self.tamper, self.settings = app, nodes, tamper, settings or {}
+        self.states = {node: self.fresh(node) for node in range(FIRST, FIRST + nodes)}
         self.down: list[Message] = []
         self.up: list[Message] = []
 
@@ -61,8 +63,13 @@ class LocalGrid(Grid):
     def context(self, node: int) -> Context:
         return context_from_proto(ContextProto.FromString(self.states[node]))
 
+    def fresh(self, node: int) -> bytes:
+        """The state of a node that knows nothing yet."""
+        part = {"partition-id": node - FIRST, "num-partitions": self.nodes}
+        return state(Context(1, node, part, RecordDict(), self.settings))
+
     def lose(self, node: int) -> None:
-        self.states[node] = state(Context(1, node, {}, RecordDict(), {}))
+        self.states[node] = self.fresh(node)
 
     def set_run(self, run: Any) -> None: ...
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import re
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +18,21 @@ if find_spec("flwr") is None:
     pytest.skip("flwr is not installed", allow_module_level=True)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # Flower's command line, when it is imported
-    from flower_grid import EXACT, FIRST, NODES, arrays, frame, learning_app, moved, run, same_bits, start, trained
-    from flwr.app import ConfigRecord
+    from flower_grid import (
+        EXACT,
+        FIRST,
+        NODES,
+        LocalGrid,
+        arrays,
+        frame,
+        learning_app,
+        moved,
+        run,
+        same_bits,
+        start,
+        trained,
+    )
+    from flwr.app import ConfigRecord, Context, RecordDict
     from flwr.serverapp.strategy import (
         DifferentialPrivacyServerSideFixedClipping,
         FedAdam,
@@ -32,6 +49,8 @@ with warnings.catch_warnings():
     from sparsewire.flower.client import load_client
 
 from sparsewire.federated import Client, Server
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "flower"
 
 
 @pytest.mark.parametrize(
@@ -131,3 +150,21 @@ def test_metrics_say_what_went_over_the_wire() -> None:
     assert metrics["sparsewire-dense-bytes-up"] == metrics["sparsewire-dense-bytes-down"] == dense
     assert (metrics["sparsewire-counted"], metrics["sparsewire-refused"], metrics["train_loss"]) == (NODES, 0, 0.5)
     assert result.evaluate_metrics_clientapp == {}
+
+
+def test_the_example_learns_and_prints_what_it_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The app of examples/flower for eight rounds, on this grid in place of Flower's engine."""
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(EXAMPLE)
+    described = pytest.importorskip("tomllib").loads((EXAMPLE / "pyproject.toml").read_text())
+    settings = described["tool"]["flwr"]["app"]["config"] | {"num-server-rounds": 8}
+    apps = {side: import_module(f"digits_app.{side}_app").app for side in ("client", "server")}
+    random.seed(0)
+    apps["server"](LocalGrid(apps["client"], 10, settings=settings), Context(1, 0, {}, RecordDict(), settings))
+    pattern = r"8 rounds: ([\d.]+)\nup: .* bytes, ([\d.]+) times .*\ndown: .* bytes, ([\d.]+) times"
+    found = re.search(pattern, capsys.readouterr().out)
+    assert found is not None
+    accuracy, up, down = map(float, found.groups())
+    assert accuracy > 0.8 and up > 100 and down > 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from digits import task
+from digits_app import task
 from sparsewire.flower import mod
 
 app = ClientApp(mods=[mod])

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
-from digits import task
+from digits_app import task
 from sparsewire.flower import Compressed
 
 app = ServerApp()
