@@ -33,7 +33,7 @@ from sparsewire.lab.tables import table
 
 Row = dict[str, Any]
 TUNING_SEED, SHOWN = 0, 40  # points of a curve
-RATES = (0.05, 0.1, 0.2)
+RATES = (0.1, 0.2, 0.4, 0.8)
 
 
 @dataclass(frozen=True)
