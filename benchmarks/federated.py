@@ -33,7 +33,7 @@ from sparsewire.lab.tables import table
 
 Row = dict[str, Any]
 TUNING_SEED, SHOWN = 0, 40  # points of a curve
-RATES = (0.05, 0.1, 0.2)
+RATES = (0.1, 0.2, 0.4, 0.8)
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,11 @@ def train(data: Data, cell: Cell, tuning: bool = False) -> Row:
         if not tuning and (round_ + 1) % max(1, cell.rounds // SHOWN) == 0:
             curve.append([round_ + 1, up, down, training.score(data.test)])
     dense = training.server.model.dense_bytes * cell.setting.take_part * cell.rounds
+    score = training.score(data.valid if tuning else data.test)
     return {
         "task": cell.name, "rule": cell.rule, "seed": cell.seed, "rate": cell.rate, "rounds": cell.rounds,
         "parameters": sum(one.numel() for one in training.model.parameters()), "up": up, "down": down,
-        "fewer_up": dense / up, "fewer_down": dense / down, "score": training.score(data.valid if tuning else data.test),
+        "fewer_up": dense / up, "fewer_down": dense / down, "score": score,
         "curve": curve, "cached": training.server.cached_bytes, "cpu_seconds": time.process_time() - start,
     }  # fmt: skip
 

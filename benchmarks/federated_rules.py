@@ -47,8 +47,8 @@ def _joined(shards: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor) ->
 SETTINGS = {
     "classes10": Setting(10, 4, True),
     "even10": Setting(10, 4, False),
-    "classes100": Setting(100, 10, True),
-    "even100": Setting(100, 10, False),
+    "classes100": Setting(100, 10, True, rounds=200),
+    "even100": Setting(100, 10, False, rounds=200),
 }
 
 
@@ -65,8 +65,8 @@ class Rule:
         return [name for name, shape in shapes.items() if self.matrices_only and len(shape) < 2]
 
 
-def _stc(ratio: float, decay: float = 1.0) -> str:
-    return f"topk({ratio}) | indices=best | values=sign_mean | memory=residual(decay={decay})"
+def _stc(ratio: float) -> str:
+    return f"topk({ratio}) | indices=best | values=sign_mean | memory=residual"
 
 
 RULES = {
@@ -74,5 +74,5 @@ RULES = {
     "STC": Rule("stc(ratio=0.01)", "stc(ratio=0.01)"),
     "SBC": Rule("sbc(level=2)", "nonzero | indices=best | values=distinct | memory=none"),
     "DeepReduce": Rule("deepreduce_fl", "deepreduce_fl", matrices_only=True),
-    "ours": Rule(_stc(0.0133, 0.95), _stc(0.02), {"mean": "sqrt"}),
+    "ours": Rule(_stc(0.0133), _stc(0.02), {"mean": "sqrt"}),
 }
