@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accuracy_tasks import HIGHER, UNITS, Data, Part, Task, evaluate, loss_of
 from torch import nn
 
 from sparsewire import Sparse, host
@@ -29,6 +28,7 @@ from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.lab import measure
+from sparsewire.lab.tasks import HIGHER, UNITS, Data, Part, Task, evaluate, loss_of
 from sparsewire.lab.volume import Tally
 from sparsewire.schedule import Settings
 from sparsewire.torch.bucket import to_coo
