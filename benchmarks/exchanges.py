@@ -44,8 +44,9 @@ from training import RANKS, Comparison, Row
 import sparsewire as sw
 from sparsewire.kernels import Array
 from sparsewire.lab.ratings import embedded
+from sparsewire.lab.scores import HIGHER
 from sparsewire.lab.tables import table
-from sparsewire.lab.tasks import HIGHER, Task
+from sparsewire.lab.tasks import Task
 from sparsewire.lab.volume import all_reduce
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.sparse import Sparse, elements

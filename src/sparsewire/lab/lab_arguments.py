@@ -24,6 +24,7 @@ class Change(NamedTuple):
 def add_lab(kinds: Any) -> None:
     _add_net(kinds)
     _add_train(kinds)
+    _add_report(kinds)
 
 
 def _add_net(kinds: Any) -> None:
@@ -72,6 +73,20 @@ def _add_train(kinds: Any) -> None:
     results = Path("out/lab.jsonl")
     parser.add_argument(
         "-o", "--output", type=output_file, default=results, metavar="RESULTS", help="default: %(default)s"
+    )
+
+
+def _add_report(kinds: Any) -> None:
+    parser = add(
+        kinds, "report", lab("report"), "results as one page, which loads nothing from elsewhere",
+        "What the results have nothing for is left out.",
+    )  # fmt: skip
+    parser.add_argument(
+        "results", type=Path, nargs="+", metavar="RESULTS", help="of `lab train`, or JSON of `bench rates`"
+    )
+    default = Path("out/report.html")
+    parser.add_argument(
+        "-o", "--output", type=output_file, default=default, metavar="OUT.html", help="default: %(default)s"
     )
 
 

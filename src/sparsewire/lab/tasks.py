@@ -17,13 +17,6 @@ from torch.nn import functional
 
 Part = tuple[torch.Tensor, torch.Tensor]  # inputs and targets
 MOMENTUM = 0.9
-UNITS = {
-    "accuracy": "test accuracy in %",
-    "loss": "test loss in nats",
-    "perplexity": "test perplexity",
-    "hits": "hit rate in %: how often the right candidate is among the best 10",
-}
-HIGHER = ("accuracy", "hits")  # is better
 
 
 @dataclass(frozen=True)
