@@ -162,16 +162,12 @@ def test_a_line_that_was_cut_off_is_passed_over(tmp_path):
 def test_mistakes_in_the_file_are_said(tmp_path, capsys):
     (tmp_path / "lab.toml").write_text("ways = [")
     assert "lab.toml" in fails(capsys, "lab", "train", tmp_path / "lab.toml")
-    assert "without limits" in fails_limited(capsys, tmp_path)
 
 
-def fails_limited(capsys, folder: Path) -> str:
-    """A rate that needs root is a failed cell."""
-    words = ["--workload", "synthetic-1m", "--way", "ddp", "--rate", "1mbit", "-o", folder / "a.jsonl"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: 1000)
-        assert run("lab", "train", *words) == 1
-    return capsys.readouterr().out
+def test_without_root_limits_are_refused_before_anything_runs(fake, tmp_path, capsys):
+    words = ["--workload", "synthetic-1m", "--way", "ddp", "--rate", "unlimited", "1mbit", "-o", tmp_path / "a.jsonl"]
+    assert "without limits" in fails(capsys, "lab", "train", *words)
+    assert not fake and not (tmp_path / "a.jsonl").exists()
 
 
 def test_ranks_train_and_report(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..errors import InputError
@@ -42,15 +42,21 @@ def places_for(
     nodes: int, rate: str | Sequence[str], per_node: int = 1, changes: bool = False
 ) -> Iterator[Sequence[Place]]:
     """A network; this machine's own loopback where nothing is limited and namespaces cannot be made."""
+    check_rates([rate] if isinstance(rate, str) else rate, changes)
     problem = obstacle()
     if problem is None:
         with network(nodes, rate, per_node) as found:
             yield found
-    elif changes or set([rate] if isinstance(rate, str) else rate) != {UNLIMITED}:
-        raise InputError(f"{problem}: run this as root, or without limits: --rate {UNLIMITED}")
     else:
         print(f"sparsewire lab: {problem}; the ranks meet on 127.0.0.1", file=sys.stderr)
         yield [Place()] * (nodes * per_node)
+
+
+def check_rates(rates: Iterable[str], changes: bool = False) -> None:
+    """Limits can be set here, if there are any."""
+    problem = obstacle()
+    if problem is not None and (changes or {*rates} != {UNLIMITED}):
+        raise InputError(f"{problem}: run this as root, or without limits: --rate {UNLIMITED}")
 
 
 class Timeline:

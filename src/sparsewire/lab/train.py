@@ -17,7 +17,7 @@ from ..errors import InputError, SparsewireError
 from . import measure, results
 from .cells import Cell, cells_of
 from .launch import Event, launch_ranks
-from .net import count_nodes, places_for
+from .net import check_rates, count_nodes, places_for
 from .results import Record
 from .stopping import stoppable
 from .tables import number, table
@@ -33,6 +33,7 @@ def main(args: argparse.Namespace) -> int:
     data = Path(args.data or told.pop("data", "."))
     grids = told.pop("grid", None) or [told]
     cells = list(dict.fromkeys(cell for grid in grids for cell in cells_of(grid, data.resolve())))
+    check_rates(cell.rate for cell in cells)
     with stoppable():
         records = run(cells, args.output, args.limit)
     print(show(records, args.output))
