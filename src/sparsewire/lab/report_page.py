@@ -30,7 +30,8 @@ th.words, td.words { text-align: left; white-space: normal } td.words { min-widt
 td.short { white-space: nowrap; min-width: 0 }
 th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid var(--link) }
 th[aria-sort=ascending] button::after { content: " ▲" } th[aria-sort=descending] button::after { content: " ▼" }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%%, 26rem), 1fr)); gap: 1.5rem }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%%, 26rem), 1fr)); gap: 1.5rem;
+  margin-top: 1rem }
 figure { margin: 0; min-width: 0 } figcaption { font-weight: 600 }
 svg { width: 100%%; height: auto; display: block; overflow: visible }
 svg text { font: 12px system-ui, sans-serif; fill: var(--soft) } svg .grid { stroke: var(--line) }
