@@ -183,3 +183,12 @@ def test_ranks_train_and_report(tmp_path, monkeypatch):
     assert set(record["stages_ms"]) >= {"select", "encode", "exchange", "decode"}
     assert len(record["sent"]) == 2 and min(record["received"]) > 1000
     assert 0 < record["bytes_per_step"] < 4 * record["parameters"] / 20
+
+
+def test_what_make_lab_runs_can_be_read():
+    told = train._read_file(Path(__file__).parents[1] / "benchmarks" / "lab.toml")
+    cells = [cell for grid in told["grid"] for cell in cells_of(grid, Path())]
+    for rate in ("100mbit", "1gbit"):
+        timed = {cell.way.name for cell in cells if (cell.workload, cell.rate) == ("synthetic-25m", rate)}
+        assert {"plain DDP", "fp16 hook", "PowerSGD rank 4", "local steps, SBC(2)"} < timed
+    assert len({cell.key for cell in cells}) == len(cells) == 26
