@@ -182,10 +182,10 @@ class Server:
     def publish(self, weights: Mapping[str, Any]) -> Report:
         """Ends the round with weights that somebody else has found: the common ones move towards them.
 
-        What the way down leaves of the difference is in the next one again, so the caller goes on from the weights that
-        it gave, not from the common ones. Updates that were `read` and `note`d count as taken.
+        What the way down leaves of the difference waits in the server's residual, so the caller goes on from the common
+        weights, not from those that it gave. Updates that were only `read` and `note`d count as taken.
         """
-        given, self._states = self.model.read(weights), {}
+        given = self.model.read(weights)
         return self._close(self._apply({name: self.model.flat[name] - flat for name, flat in given.items()}, {}))
 
     def _count_held(self) -> None:
