@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 NATIVE := $(wildcard src/sparsewire/kernels/native/*.cpp src/sparsewire/kernels/native/*.hpp)
 
-.PHONY: demo test check lint bench sanitize fuzz clean
+.PHONY: demo test check lint bench lab sanitize fuzz clean
 
 demo: $(READY)
 	$(PY) -m sparsewire demo
@@ -23,6 +23,14 @@ check: lint test
 bench: $(READY)
 	$(PY) -m sparsewire bench kernels
 	$(PY) -m sparsewire bench codecs
+
+# The headline table on links of 100 Mbit/s and 1 Gbit/s, as root: results as JSON lines, and a page (docs/LAB.md).
+# What has finished before is not run again: remove out/lab.jsonl to start anew. A cell that failed fails this, too.
+lab: $(READY)
+	mkdir -p out
+	$(PY) -m sparsewire bench rates --json out/rates.json
+	$(PY) -m sparsewire lab train benchmarks/lab.toml -o out/lab.jsonl; status=$$?; \
+	$(PY) -m sparsewire lab report out/lab.jsonl out/rates.json -o out/lab.html && exit $$status
 
 # The native decoders against mutated frames, built with AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: $(READY)

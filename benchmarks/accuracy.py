@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import training
 from accuracy_picture import RULES, draw, groups
-from accuracy_tasks import MOMENTUM, TASKS, Task
+from accuracy_tasks import TASKS
 from script import add_arguments, run_script
 from torch import nn
 from training import Comparison, Row
@@ -33,6 +33,7 @@ from training import Comparison, Row
 import sparsewire as sw
 from sparsewire.lab.arguments import count, share
 from sparsewire.lab.tables import table
+from sparsewire.lab.tasks import MOMENTUM, Task
 from sparsewire.schedule import SchemeSchedule, Settings, falling_ratio
 
 

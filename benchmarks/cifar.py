@@ -8,8 +8,6 @@ from the same weights and see the same batches, one step of each in turn, over g
 from __future__ import annotations
 
 import argparse
-import io
-import itertools
 import statistics
 import sys
 from collections.abc import Sequence
@@ -18,18 +16,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from PIL import Image
-from torch import nn
 from torch.nn import functional
 
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab import measure
 from sparsewire.lab.arguments import add_json
-from sparsewire.lab.arms import Arm
+from sparsewire.lab.arms import Arm, seeded
 from sparsewire.lab.arrays import load_arrays
-from sparsewire.lab.jobs import MOMENTUM, batches
+from sparsewire.lab.images import images, resnet20
+from sparsewire.lab.jobs import batches
 from sparsewire.lab.launch import Place, launch_ranks
 from sparsewire.lab.tables import publish, table
+from sparsewire.lab.tasks import MOMENTUM
 from sparsewire.lab.worker import Worker
 
 MOST_LOST = 0.01
@@ -52,37 +50,12 @@ RANKS = 4
 # --- what a rank does ----------------------------------------------------------------------------------------------
 
 
-class Block(nn.Module):
-    """A residual block of two convolutions; the shortcut is subsampled where the first convolution has a stride."""
-
-    def __init__(self, inside: int, outside: int) -> None:
-        super().__init__()
-        self.stride = outside // inside
-        self.first = nn.Conv2d(inside, outside, 3, self.stride, 1, bias=False)
-        self.second = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(outside), nn.BatchNorm2d(outside)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norms[1](self.second(functional.relu(self.norms[0](self.first(x)))))
-        shortcut = x[:, :, :: self.stride, :: self.stride]
-        return functional.relu(y + functional.pad(shortcut, (0, 0, 0, 0, 0, y.shape[1] - x.shape[1])))
-
-
-def resnet20(seed: int) -> nn.Sequential:
-    torch.manual_seed(seed)
-    widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
-    blocks = [Block(inside, outside) for inside, outside in itertools.pairwise(widths)]
-    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
-    return nn.Sequential(*stem, *blocks, *head).to(memory_format=torch.channels_last)
-
-
 def train(worker: Worker, arms: dict[str, Any], data: str, count: int, test: int, steps: int, batch: int, rate: float,
           seed: int) -> dict[str, Any]:  # fmt: skip
     """Trains all arms; the rate rises linearly for a tenth of the steps, then decays to 0."""
     arrays = load_arrays(Path(data))
     x, y = images(arrays, "train", count)
-    made = {name: Arm(resnet20(seed), settings, rate, MOMENTUM) for name, settings in arms.items()}
+    made = {name: Arm(seeded(resnet20, seed), settings, rate, MOMENTUM) for name, settings in arms.items()}
     flips = torch.Generator().manual_seed(100 * seed + worker.rank)
     for step, chosen in enumerate(batches(count, steps, batch, worker, seed)):
         some = augmented(x[chosen], flips)
@@ -94,16 +67,6 @@ def train(worker: Worker, arms: dict[str, Any], data: str, count: int, test: int
     return {name: report(arm, *others, worker) for name, arm in made.items()}
 
 
-def images(arrays: dict[str, Any], part: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first `count` images of a part at half their resolution, from −2 to 2, and their classes."""
-    offsets, body = arrays[f"{part}_offsets"][: count + 1].tolist(), arrays[f"{part}_jpeg"].tobytes()
-    pictures = (Image.open(io.BytesIO(body[start:end])) for start, end in itertools.pairwise(offsets))
-    pixels = [torch.frombuffer(bytearray(picture.convert("RGB").tobytes()), dtype=torch.uint8) for picture in pictures]
-    x = functional.avg_pool2d(torch.stack(pixels).view(-1, 32, 32, 3).permute(0, 3, 1, 2).float(), 2).div(64).sub(2)
-    y = torch.from_numpy(arrays[f"{part}_labels"][:count].astype("i8"))
-    return x.contiguous(memory_format=torch.channels_last), y
-
-
 def augmented(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
     """Random horizontal flips, and a shift by up to 2 pixels, the same for the whole batch."""
     across, down = torch.randint(5, (2,), generator=draw).tolist()
@@ -113,7 +76,7 @@ def augmented(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 def report(arm: Arm, x: torch.Tensor, y: torch.Tensor, worker: Worker) -> dict[str, Any]:
     """Accuracy, each rank testing its share; and the mean volume after the ratio schedule (or of all steps)."""
-    module = arm.model.module.eval()
+    module = arm.module.eval()
     for buffer in module.buffers():
         dist.broadcast(buffer, 0)
     with torch.no_grad():

@@ -35,16 +35,18 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import training
-from accuracy_tasks import HIGHER, Task
 from exchanges_picture import draw
-from exchanges_tasks import BASE, RULES, TASKS, embedded
+from exchanges_tasks import BASE, RULES, TASKS
 from script import add_arguments, run_script
 from torch import nn
 from training import RANKS, Comparison, Row
 
 import sparsewire as sw
 from sparsewire.kernels import Array
+from sparsewire.lab.ratings import embedded
+from sparsewire.lab.scores import HIGHER
 from sparsewire.lab.tables import table
+from sparsewire.lab.tasks import Task
 from sparsewire.lab.volume import all_reduce
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.sparse import Sparse, elements

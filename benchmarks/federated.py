@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accuracy_tasks import Data, Part, evaluate, loss_of, mnist, perceptron
 from federated_picture import draw
 from federated_rules import RULES, SETTINGS, Rule, Setting
 from script import add_arguments, run_script
@@ -29,7 +28,9 @@ from torch import nn
 
 from sparsewire.federated import Client, Server
 from sparsewire.lab import measure
+from sparsewire.lab.images import mnist, perceptron
 from sparsewire.lab.tables import table
+from sparsewire.lab.tasks import Data, Part, evaluate, loss_of
 
 Row = dict[str, Any]
 TUNING_SEED, SHOWN = 0, 40  # points of a curve

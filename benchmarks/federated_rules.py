@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from accuracy_tasks import Data, Part
+
+from sparsewire.lab.tasks import Data, Part
 
 SHARDS = 2  # of images sorted by their class, that a client has where they are not spread evenly
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accuracy_tasks import Data, Part, Task, evaluate, loss_of
 from local_picture import draw
 from local_rules import LOCAL, RULES, WORKERS, Rule, tested, workers_data
 from script import add_arguments, run_script
@@ -34,6 +33,7 @@ from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.lab import measure
 from sparsewire.lab.tables import table
+from sparsewire.lab.tasks import Data, Part, Task, evaluate, loss_of
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.torch import local_steps
 

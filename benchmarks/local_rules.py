@@ -8,7 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from accuracy_tasks import TASKS, Data, Part, Transformer, perceptron
+from accuracy_tasks import TASKS
+
+from sparsewire.lab.images import perceptron
+from sparsewire.lab.tasks import Data, Part
+from sparsewire.lab.texts import Transformer
 
 WORKERS = 4
 LOCAL = {

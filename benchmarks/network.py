@@ -8,7 +8,6 @@ is missed and --check is given, 77 if it cannot run here (no root, no `ip` or `t
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from sparsewire.lab import bench_train, measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, read_rate, share
 from sparsewire.lab.bench_train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
 from sparsewire.lab.network import bits_per_second, network, obstacle
+from sparsewire.lab.stopping import stoppable
 from sparsewire.lab.tables import publish
 
 CANNOT = 77
@@ -72,9 +72,9 @@ def guarded(script: str, work: Callable[[], list[dict[str, Any]]]) -> tuple[int,
     if problem:
         print(f"{script}: {problem}", file=sys.stderr)
         return CANNOT, []
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` removes the namespaces
     try:
-        return 0, work()
+        with stoppable():
+            return 0, work()
     except SparsewireError as error:
         print(f"{script}: {error}", file=sys.stderr)
         return 2, []

@@ -42,8 +42,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     flat = {"hook": "sparsewire", "scheme": options.scheme}
     arms = {FLAT: flat, NODES: {**flat, "nodes": "auto"}}
-    with network(options.machines, options.rate) as machines:
-        places = [place for place in machines for _ in range(options.ranks)]
+    with network(options.machines, options.rate, options.ranks) as places:
         sizes, rounds = MODELS[options.model_size], options.rounds
         found = bench_train.run(sizes, arms, places, warmup=2, steps=options.steps, rounds=rounds, limit=1800)
     usual = (options.machines, options.ranks, options.model_size) == (2, 4, "25M")

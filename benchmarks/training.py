@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accuracy_tasks import HIGHER, UNITS, Data, Part, Task, evaluate, loss_of
 from torch import nn
 
 from sparsewire import Sparse, host
@@ -29,6 +28,9 @@ from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.lab import measure
+from sparsewire.lab.curves import smooth
+from sparsewire.lab.scores import HIGHER, UNITS, shown
+from sparsewire.lab.tasks import Data, Part, Task, evaluate, loss_of
 from sparsewire.lab.volume import Tally
 from sparsewire.schedule import Settings
 from sparsewire.torch.bucket import to_coo
@@ -148,12 +150,6 @@ def train(data: Data, cell: Cell, tuning: bool = False) -> Row:
             "cpu_seconds": seconds, "parameters": sum(one.numel() for one in model.parameters())}  # fmt: skip
 
 
-def smooth(losses: Sequence[float]) -> list[float]:
-    """The mean of the last fortieth of all steps at each step."""
-    width = max(1, len(losses) // 40)
-    return [statistics.fmean(losses[max(0, end - width) : end]) for end in range(1, len(losses) + 1)]
-
-
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
@@ -214,8 +210,7 @@ class Comparison:
 
     def points(self, name: str, value: float, sign: str = "") -> str:
         """A score, or a difference of two, as it is reported."""
-        score = self.tasks[name].score
-        return f"{100 * value:{sign}.2f}" if score in HIGHER else f"{value:{sign}.{3 if score == 'loss' else 2}f}"
+        return shown(self.tasks[name].score, value, sign)
 
     def describe(self, name: str, result: Row) -> str:
         task, rows = self.tasks[name], [row for row in result["rows"] if row["task"] == name]

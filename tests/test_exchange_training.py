@@ -71,13 +71,11 @@ def test_exchanges_and_masks_are_compared_with_dense(folder: Path) -> None:
     assert sent["mnist_pruned80 mask_bfloat16"] > 1.8 * sent["mnist_pruned80 mask_int8"]
 
 
-def test_a_candidate_is_never_rated_and_equal_scores_are_no_hit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_is_never_rated_and_equal_scores_are_no_hit(folder: Path) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    import accuracy_tasks
-    import exchanges_tasks
+    from sparsewire.lab import ratings, tasks
 
-    data = exchanges_tasks.movielens(folder)
+    data = ratings.movielens(folder)
     liked = {(user, (25 * user + place) % ITEMS) for user in range(USERS) for place in range(20)}
     for x, _ in (data.train, data.valid, data.test):
         assert all((int(row[0]), int(row[1])) in liked for row in x)
@@ -87,10 +85,10 @@ def test_a_candidate_is_never_rated_and_equal_scores_are_no_hit(folder: Path, mo
     first = torch.zeros(1, dtype=torch.int64)
     for better, hit in ((9, 1.0), (10, 0.0)):
         scores = torch.tensor([[0.5, *[1.0] * better, *[0.0] * 20]])
-        assert accuracy_tasks.evaluate(torch.nn.Identity(), (scores, first), "hits") == hit
+        assert tasks.evaluate(torch.nn.Identity(), (scores, first), "hits") == hit
     same = torch.zeros(1, 100)
-    assert accuracy_tasks.evaluate(torch.nn.Identity(), (same, first), "hits") == 0
-    assert accuracy_tasks.evaluate(torch.nn.Identity(), (same, first), "perplexity") == pytest.approx(100)
+    assert tasks.evaluate(torch.nn.Identity(), (same, first), "hits") == 0
+    assert tasks.evaluate(torch.nn.Identity(), (same, first), "perplexity") == pytest.approx(100)
 
 
 def test_data_that_is_missing_is_said(tmp_path: Path) -> None:

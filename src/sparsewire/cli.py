@@ -1,4 +1,4 @@
-"""The command line: `sparsewire list | encode | decode | inspect | advise | bench | demo`."""
+"""The command line: `sparsewire list | encode | decode | inspect | advise | bench | lab | demo`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .errors import InputError, LimitExceeded, SchemeError, SparsewireError
 from .kernels import Array
 from .lab.arguments import add, add_advise, add_bench, add_demo, add_group, add_json, count
 from .lab.arrays import load_arrays
+from .lab.lab_arguments import add_lab
 from .lab.tables import number, publish, table, write_file
 from .presets import PRESETS, local_settings
 from .registry import codecs
@@ -228,6 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     add_json(look)
     add_advise(commands)
     add_bench(add_group(commands, "bench", "measure kernels, codecs or training steps on this machine"))
+    add_lab(add_group(commands, "lab", "real ranks on links of a given rate: any command, trainings, a report"))
     add_demo(commands)
     return parser
 

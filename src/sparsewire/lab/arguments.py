@@ -17,7 +17,7 @@ UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 Command = Callable[[argparse.Namespace], int]
 
 
-def _lab(module: str) -> Command:
+def lab(module: str) -> Command:
     def run(args: argparse.Namespace) -> int:
         status: int = importlib.import_module(f"{__package__}.{module}").main(args)
         return status
@@ -42,31 +42,31 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench(kinds: Any) -> None:
-    parser = add(kinds, "kernels", _lab("bench_kernels"), "every hot path against one read of the array")
+    parser = add(kinds, "kernels", lab("bench_kernels"), "every hot path against one read of the array")
     parser.add_argument("--size", type=count, default=25_000_000, help="elements (default: %(default)s)")
     parser.add_argument("--ratio", type=share, default=0.01, help="share selected (default: %(default)s)")
     parser.add_argument("--repeat", type=count, default=15, help="rounds (default: %(default)s)")
     parser.add_argument("--threads", type=count, default=1, help="of the dense-sized kernels (default: 1)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     add_json(parser)
-    parser = add(kinds, "codecs", _lab("bench_codecs"), "size, error and speed of every index and value codec")
+    parser = add(kinds, "codecs", lab("bench_codecs"), "size, error and speed of every index and value codec")
     parser.add_argument("--size", type=count, default=10_000_000, help="elements (default: %(default)s)")
     parser.add_argument("--ratio", type=share, default=0.01, help="share of each array (default: %(default)s)")
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="arrays to measure on as well")
     add_json(parser)
 
-    parser = add(kinds, "deepreduce", _lab("bench_deepreduce"), "the methods of DeepReduce beside the paper's figures")
+    parser = add(kinds, "deepreduce", lab("bench_deepreduce"), "the methods of DeepReduce beside the paper's figures")
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
     add_json(parser)
 
-    parser = add(kinds, "rates", _lab("bench_rates"), "bits per value against error, every value codec and setting")
+    parser = add(kinds, "rates", lab("bench_rates"), "bits per value against error, every value codec and setting")
     parser.add_argument("--ratio", type=share, default=0.01, help="share of each gradient (default: %(default)s)")
     parser.add_argument("--picture", type=output_file, metavar="OUT.png", help="draw them")
     parser.add_argument("--check", action="store_true", help="exit with 1 if entropy is not the smallest somewhere")
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
     add_json(parser)
 
-    parser = add(kinds, "train", _lab("bench_train"), "training steps of plain DDP and compressed, in turns")
+    parser = add(kinds, "train", lab("bench_train"), "training steps of plain DDP and compressed, in turns")
     parser.add_argument("--ranks", type=count, default=2, help="processes on this machine (default: %(default)s)")
     parser.add_argument("--model-size", choices=["25M", "small", "tiny"], default="25M", help="an MLP (default: 25M)")
     parser.add_argument("--steps", type=count, default=20, help="of each kind (default: %(default)s)")
@@ -78,7 +78,7 @@ def add_bench(kinds: Any) -> None:
 
 def _add_exchange(kinds: Any) -> None:
     parser = add(
-        kinds, "exchange", _lab("bench_exchange"), "bytes and time of every exchange against the number of ranks",
+        kinds, "exchange", lab("bench_exchange"), "bytes and time of every exchange against the number of ranks",
         "Bytes are counted on in-process ranks, times are those of processes over gloo, beside what a model says.",
     )  # fmt: skip
     parser.add_argument("--exchanges", nargs="+", metavar="EXCHANGE", help="default: all, in their usual settings")
@@ -100,7 +100,7 @@ def _add_exchange(kinds: Any) -> None:
 
 
 def add_demo(commands: Any) -> None:
-    parser = add(commands, "demo", _lab("demo"), "two ranks train on digits, plain and compressed, side by side")
+    parser = add(commands, "demo", lab("demo"), "two ranks train on digits, plain and compressed, side by side")
     parser.add_argument(
         "-o", "--output", type=output_file, default=Path("out/demo.png"), help="picture (default: %(default)s)"
     )
@@ -113,7 +113,7 @@ def add_demo(commands: Any) -> None:
 
 def add_advise(commands: Any) -> None:
     parser = add(
-        commands, "advise", _lab("advise"), "what kind of gradients these are, and schemes by bytes at equal error",
+        commands, "advise", lab("advise"), "what kind of gradients these are, and schemes by bytes at equal error",
         "Every scheme is measured: its setting is searched until frames that were encoded and decoded meet the error.",
     )  # fmt: skip
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="gradients in .npz or .npy files")

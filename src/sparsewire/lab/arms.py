@@ -1,86 +1,111 @@
-"""An arm is one way to train the same network: plain DDP, compressed by sparsewire, or one of torch's own hooks."""
+"""An arm is one way to train a network: plain DDP, compressed by sparsewire, or by one of torch's own hooks."""
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ..torch import attach, falling_ratio, prune
+from ..torch import attach, falling_ratio, local_steps, prune
 from ..torch.link import Link
-from .worker import wire_bytes
+from ..torch.local_link import LocalLink
+from .hooks import HOOKS
+from .tasks import loss_of
+from .worker import BYTES_RECEIVED, BYTES_SENT, wire_bytes
 
-ONE_BUCKET = 10_000  # MB
+PARTS = ("forward", "backward", "update")  # of a step, on the thread that trains
 
 
-def mlp(sizes: Sequence[int], seed: int) -> nn.Sequential:
-    """A multi-layer perceptron; the seed gives every rank and every arm the same weights."""
+def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The seed gives every rank and every arm the same weights."""
     torch.manual_seed(seed)
-    layers: list[nn.Module] = []
-    for width, following in itertools.pairwise(sizes):
-        layers += [nn.Linear(width, following), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    return make()
 
 
 class Arm:
-    """A DDP model with its communication hook and optimizer, and the loss, time and bytes of each step.
+    """A model with its link or hook and its optimizer, and the loss, time and bytes of each step.
 
-    settings: `hook` is "none", "fp16", "powersgd" or "sparsewire"; for the last, the rest are attach's arguments, but
-    that `fitted` says whether the optimizer is one of them (true), and `falling` has falling_ratio's arguments.
-    With any hook, `pruned` is the share of the weights that is pruned first.
+    settings: `hook` is one of HOOKS, "sparsewire" or "local"; the rest are its arguments, for the last two those of
+    `attach` and `local_steps`, but that `fitted` says whether attach is given the optimizer (true), and `falling` has
+    falling_ratio's arguments. With any hook, `pruned` is the share of the weights that is pruned first.
+    optimizer: makes it; by default SGD.
     """
 
-    def __init__(self, module: nn.Module, settings: Mapping[str, Any], rate: float, momentum: float = 0.0) -> None:
+    def __init__(
+        self, module: nn.Module, settings: Mapping[str, Any], rate: float = 0.0, momentum: float = 0.0,
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
+    ) -> None:  # fmt: skip
         rest = dict(settings)
         hook, pruned = rest.pop("hook"), rest.pop("pruned", None)
         if pruned is not None:
             prune(module, pruned)
-        # PowerSGD aborts on gloo with more than one bucket: its collectives run from callbacks, in any order.
-        self.model = DDP(module, bucket_cap_mb=ONE_BUCKET) if hook == "powersgd" else DDP(module)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
-        self.link: Link | None = self._attach(**rest) if hook == "sparsewire" else None
-        _register(self.model, hook)
+        self.module, self.model = module, module
+        self.optimizer = optimizer(module) if optimizer else torch.optim.SGD(module.parameters(), rate, momentum)
+        self.link: Link | LocalLink | None = None
+        if hook == "local":
+            self.link = local_steps(module, self.optimizer, **rest)
+        elif hook == "sparsewire":
+            self.link = self._attach(**rest)
+        else:
+            self.model, self.optimizer = HOOKS[hook](module, self.optimizer, **rest)
         self.dense_bytes = sum(4 * parameter.numel() for parameter in module.parameters())
         self.clear()
 
     def _attach(self, fitted: bool = True, falling: tuple[int, float] | None = None, **rest: Any) -> Link:
+        self.model = DDP(self.module)
         if falling is not None:
             rest["ratio_schedule"] = falling_ratio(*falling)
-        return attach(self.model, optimizer=self.optimizer if fitted else None, **rest)
+        known = fitted and isinstance(self.optimizer, torch.optim.Optimizer)
+        return attach(self.model, optimizer=self.optimizer if known else None, **rest)
 
     def clear(self) -> None:
         """Discards the measurements of the steps so far."""
         self.losses: list[float] = []
         self.seconds: list[float] = []
+        self.parts: dict[str, list[float]] = {name: [] for name in PARTS}
         self.bytes: list[int] = []
+        self.received: list[int] = []
         self.handed: list[int] = []  # bytes that the link passes to the communicator, without TCP's headers
-        self._before = self._stages()
+        self.clear_stages()
+
+    def clear_stages(self) -> None:
+        """Discards the link's stages of the steps so far."""
+        self._before, self._since = self._stages(), len(self.seconds)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        sent, handed, start = wire_bytes(), self._handed(), time.perf_counter()
+        sent, received, handed = wire_bytes(BYTES_SENT), wire_bytes(BYTES_RECEIVED), self._handed()
+        stamps = [time.perf_counter()]
         self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.model(x), y)
+        loss = loss_of(self.model, (x, y))
+        stamps.append(time.perf_counter())
         torch.autograd.backward(loss)
+        stamps.append(time.perf_counter())
         self.optimizer.step()
-        self.seconds.append(time.perf_counter() - start)
+        stamps.append(time.perf_counter())
+        for name, start, end in zip(PARTS, stamps, stamps[1:], strict=False):
+            self.parts[name].append(end - start)
+        self.seconds.append(stamps[-1] - stamps[0])
         self.losses.append(float(loss.detach()))
-        now = wire_bytes()
         self.handed.append(self._handed() - handed)
-        self.bytes.append(self._estimate(self.handed[-1]) if now is None or sent is None else now - sent)
+        self.bytes.append(self._counted(BYTES_SENT, sent))
+        self.received.append(self._counted(BYTES_RECEIVED, received))
 
     def report(self) -> dict[str, Any]:
         """Per step: loss, seconds, bytes sent by this rank; mean seconds of each of the link's stages; its nodes."""
-        steps = max(1, len(self.seconds))
-        stages = {name: (spent - self._before.get(name, 0.0)) / steps for name, spent in self._stages().items()}
         nodes = {} if self.link is None else self.link.stats().get("nodes", {})
-        return {"loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": stages, "nodes": nodes}
+        return {
+            "loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": self.mean_stages(),
+            "nodes": nodes,
+        }  # fmt: skip
+
+    def mean_stages(self) -> dict[str, float]:
+        steps = max(1, len(self.seconds) - self._since)
+        return {name: (spent - self._before.get(name, 0.0)) / steps for name, spent in self._stages().items()}
 
     def close(self) -> None:
         if self.link is not None:
@@ -92,17 +117,11 @@ class Arm:
     def _handed(self) -> int:
         return 0 if self.link is None else int(self.link.stats()["bytes_sent"])
 
-    def _estimate(self, handed: int) -> int:
-        """Where the kernel has no count: the bytes of a ring all_reduce, or of one message to each other rank."""
+    def _counted(self, field: int, before: int | None) -> int:
+        """Since then. Where the kernel has no count: the bytes of a ring all_reduce, or of one message to each other
+        rank."""
+        now = wire_bytes(field)
+        if now is not None and before is not None:
+            return now - before
         others = dist.get_world_size() - 1
-        if self.link is None:
-            return 2 * others * self.dense_bytes // (others + 1)
-        return others * handed
-
-
-def _register(model: DDP, hook: str) -> None:
-    if hook == "fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif hook == "powersgd":
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        return 2 * others * self.dense_bytes // (others + 1) if self.link is None else others * self.handed[-1]

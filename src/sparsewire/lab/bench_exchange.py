@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from .exchange_steps import DENSE, IDENTICAL, SUPPORTS, Workload, run_step
 from .launch import Place, launch_ranks
 from .measure import Advance, Run
 from .network import bits_per_second, burst, network, obstacle
+from .stopping import stoppable
 from .tables import publish
 from .volume import Tally, Volume
 
@@ -179,12 +179,8 @@ def _places(count: int, rate: str) -> Iterator[Sequence[Place]]:
     if rate == UNLIMITED:
         yield [Place()] * count
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the namespaces are removed
-    try:
-        with network(count, rate) as places:
-            yield places
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with stoppable(), network(count, rate) as places:
+        yield places
 
 
 def _slowest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from .arms import Arm, mlp
+from .arms import Arm, seeded
 from .arrays import load_arrays
+from .images import digits
+from .tasks import MOMENTUM, mlp
 from .worker import Worker
 
-MOMENTUM = 0.9
-HELD_OUT = 3  # a third of the digits is held out for testing
 Arms = Mapping[str, Mapping[str, Any]]
 Data = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -30,7 +30,7 @@ def train(
     """Trains all arms from the same weights on the same batches, one step of each in turn; the rate decays to 0."""
     x, y, test_x, test_y = load(data)
     sizes = [x.shape[1], *hidden, int(y.max()) + 1]
-    made = {name: Arm(mlp(sizes, seed), settings, rate, MOMENTUM) for name, settings in arms.items()}
+    made = {name: Arm(seeded(partial(mlp, sizes), seed), settings, rate, MOMENTUM) for name, settings in arms.items()}
     for step, chosen in enumerate(batches(len(x), steps, batch, worker, seed)):
         for arm in made.values():
             arm.optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
@@ -42,17 +42,8 @@ def train(
 
 def load(data: str) -> Data:
     """Training and test images and labels: scikit-learn's `digits`, or an MNIST .npz."""
-    x, y, test_x, test_y = _digits() if data == "digits" else _mnist(load_arrays(Path(data)))
+    x, y, test_x, test_y = digits() if data == "digits" else _mnist(load_arrays(Path(data)))
     return _images(x), torch.from_numpy(y.astype(np.int64)), _images(test_x), torch.from_numpy(test_y.astype(np.int64))
-
-
-def _digits() -> tuple[Any, ...]:
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(x))
-    test, rest = order[: len(x) // HELD_OUT], order[len(x) // HELD_OUT :]
-    return x[rest], y[rest], x[test], y[test]
 
 
 def _mnist(arrays: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -77,9 +68,8 @@ def batches(count: int, steps: int, batch: int, worker: Worker, seed: int) -> It
 
 
 def _report(arm: Arm, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-    module: nn.Module = arm.model.module
     with torch.no_grad():
-        right = int((module(x).argmax(1) == y).sum())
+        right = int((arm.module(x).argmax(1) == y).sum())
     found = {**arm.report(), "accuracy": right / len(y)}
     arm.close()
     return found
@@ -93,7 +83,7 @@ def time_steps(
     rounds: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Times the arms interleaved: in each round `steps` of each, after `warmup` steps that are not counted."""
-    made = {name: Arm(mlp(sizes, seed=0), settings, rate=0.01) for name, settings in arms.items()}
+    made = {name: Arm(seeded(partial(mlp, sizes), 0), settings, rate=0.01) for name, settings in arms.items()}
     draw = torch.Generator().manual_seed(worker.rank)
     x, y = torch.randn(batch, sizes[0], generator=draw), torch.randint(sizes[-1], (batch,), generator=draw)
     for name, arm in made.items():

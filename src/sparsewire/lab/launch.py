@@ -26,10 +26,16 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs: a prefix for its command (`ip netns exec …`), and the network interface that it uses."""
+    """Where a rank runs: a prefix for its command (`ip netns exec …`), the network interface that it uses, and its
+    address there."""
 
     prefix: tuple[str, ...] = ()
     interface: str | None = LOOPBACK
+    address: str = "127.0.0.1"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"GLOO_SOCKET_IFNAME": self.interface} if self.interface else {}
 
 
 class RankError(SparsewireError):
@@ -101,10 +107,14 @@ class WorkerProcess:
 
 
 def _environment(size: int, place: Place) -> dict[str, str]:
-    threads = max(1, (os.cpu_count() or 1) // size)
     path = os.pathsep.join(filter(None, sys.path))
-    ours = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
-    return {**os.environ, **ours, **({"GLOO_SOCKET_IFNAME": place.interface} if place.interface else {})}
+    ours = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads(size))}
+    return {**os.environ, **ours, **place.environment}
+
+
+def threads(ranks: int) -> int:
+    """A rank's share of the cores."""
+    return max(1, (os.cpu_count() or 1) // ranks)
 
 
 def _collect(

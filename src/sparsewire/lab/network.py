@@ -1,25 +1,49 @@
-"""Ranks behind links of a given rate: a network namespace for each, a bridge between them, a token bucket at every end.
+"""Ranks behind links of a given rate: a network namespace for each node, a bridge between them, a token bucket at every
+end.
 
-Needs root; nothing outside the namespaces is changed.
+Needs root; nothing outside the namespaces is changed. Names carry the process that made them. A guard, which is a
+process of its own, removes the namespaces and all that runs in them as soon as that process is gone, however it ended.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from ..errors import SparsewireError
+from ..errors import InputError, SparsewireError
 from .arguments import UNITS, UNLIMITED
 from .launch import Place
 
-SUBNET = "10.231.0"
+SUBNET, MOST = "10.231", 250 * 250
+NAME = re.compile(r"sparsewire-(\d+)-(\d+)-\d+-\w+")
+# Waits until nobody holds the other end of its standard input, then ends what runs in the namespaces, and removes them.
+GUARD = """
+cat
+for name; do
+  for _ in 1 2 3 4 5 6 7 8 9; do
+    pids=$(ip netns pids "$name") && test -n "$pids" || break
+    kill -9 $pids
+    sleep 0.05
+  done
+  ip netns delete "$name"
+done
+"""
+_serial = itertools.count()
 
 
 def bits_per_second(rate: str) -> float:
     return float("inf") if rate == UNLIMITED else int(rate[:-4]) * UNITS[rate[-4:]]
+
+
+def burst(rate: str) -> int:
+    """Bytes that a link passes at once: 2 ms at its rate, and no less than one offloaded packet."""
+    return 0 if rate == UNLIMITED else max(65_536, int(bits_per_second(rate) / 8 * 0.002))
 
 
 def obstacle() -> str | None:
@@ -30,55 +54,134 @@ def obstacle() -> str | None:
     return f"{' and '.join(missing)} not found: install iproute2" if missing else None
 
 
-@contextmanager
-def network(ranks: int, rate: str) -> Iterator[list[Place]]:
-    """A namespace with an `eth0` for each rank, connected by a bridge in a namespace of its own.
+class Network(Sequence[Place]):
+    """The places of the ranks, `per_node` of them in each namespace; all rates alike, or one for each node.
 
-    Deleting a namespace deletes everything in it, so no other clean-up is needed.
+    Networks have namespaces of their own, bridge included, so several can be there at the same time.
+
+    >>> with network(4, "100mbit") as places:      # doctest: +SKIP
+    ...     launch_ranks(job, settings, places)
+    ...     places.set_rate("1gbit")               # at any time, while ranks use it
     """
-    hub = f"sparsewire-{os.getpid()}-hub"
-    names = [f"sparsewire-{os.getpid()}-{rank}" for rank in range(ranks)]
+
+    def __init__(self, nodes: int, rate: str | Sequence[str], per_node: int = 1) -> None:
+        rates = [rate] * nodes if isinstance(rate, str) else list(rate)
+        if len(rates) != nodes or not 0 < nodes <= MOST:
+            raise InputError(f"{len(rates)} rates for {nodes} nodes: give one for each, of 1 to {MOST} nodes")
+        remove_leftovers()
+        prefix = f"sparsewire-{os.getpid()}-{_started(os.getpid())}-{next(_serial)}"
+        self._hub, self._nodes = f"{prefix}-hub", [f"{prefix}-{node}" for node in range(nodes)]
+        self._rates = [UNLIMITED] * nodes
+        self._places = [self._place(node) for node in range(nodes) for _ in range(per_node)]
+        self._held: int | None  # our end of the guard's pipe
+        self._guard, self._held = _start_guard([self._hub, *self._nodes])
+        try:
+            self._build(rates)
+        except BaseException:
+            self.close()
+            raise
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self._places[rank]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def set_rate(self, rate: str, node: int | None = None) -> None:
+        """Limits the links of all nodes, or of one, anew, both ways."""
+        for one in range(len(self._nodes)) if node is None else [node]:
+            for name, device in ((self._hub, f"port{one}"), (self._nodes[one], "eth0")):
+                self._limit(name, device, self._rates[one], rate)
+            self._rates[one] = rate
+
+    def close(self) -> None:
+        """Lets the guard remove everything, and waits for it."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+            self._guard.wait()
+
+    # --- setting up ---
+
+    def _place(self, node: int) -> Place:
+        return Place(("ip", "netns", "exec", self._nodes[node]), "eth0", _address(node))
+
+    def _build(self, rates: Sequence[str]) -> None:
+        self._command("ip", "netns", "add", self._hub)
+        self._in(self._hub, "ip", "link", "add", "bridge", "type", "bridge")
+        self._in(self._hub, "ip", "link", "set", "bridge", "up")
+        for node, rate in enumerate(rates):
+            self._connect(node)
+            self.set_rate(rate, node)
+
+    def _connect(self, node: int) -> None:
+        port, name = f"port{node}", self._nodes[node]
+        self._command("ip", "netns", "add", name)
+        self._in(self._hub, "ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        self._in(self._hub, "ip", "link", "set", port, "master", "bridge", "up")
+        self._in(name, "ip", "address", "add", f"{_address(node)}/16", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            self._in(name, "ip", "link", "set", device, "up")
+
+    def _limit(self, name: str, device: str, before: str, rate: str) -> None:
+        """A token bucket; bursts are not delayed."""
+        if rate != UNLIMITED:
+            limit = ["rate", rate, "burst", f"{burst(rate)}b", "latency", "50ms"]
+            self._in(name, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *limit)
+        elif before != UNLIMITED:
+            self._in(name, "tc", "qdisc", "delete", "dev", device, "root")
+
+    def _in(self, name: str, *words: str) -> None:
+        self._command("ip", "netns", "exec", name, *words)
+
+    def _command(self, *words: str) -> None:
+        """The guard waits for a command that is under way when we are killed, as it holds the same end of the pipe."""
+        assert self._held is not None
+        done = subprocess.run(words, capture_output=True, text=True, pass_fds=(self._held,))
+        if done.returncode:
+            raise SparsewireError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
+
+
+def network(nodes: int, rate: str | Sequence[str], per_node: int = 1) -> Network:
+    """Nodes with links of this rate, or of one rate each, and `per_node` ranks on each of them."""
+    return Network(nodes, rate, per_node)
+
+
+def remove_leftovers() -> None:
+    """Removes what processes have left that were killed together with their guards."""
+    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split()
+    found = [match for match in map(NAME.fullmatch, names) if match]
+    dead = [match.group() for match in found if _started(int(match[1])) != int(match[2])]
+    if dead:
+        guard, held = _start_guard(dead)
+        os.close(held)
+        guard.wait()
+
+
+def _start_guard(names: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """The guard, in a session of its own, which no terminal's signals reach; and our end of its pipe."""
+    theirs, ours = os.pipe()
+    quiet = subprocess.DEVNULL
+    guard = subprocess.Popen(
+        ["sh", "-c", GUARD, "sh", *names], stdin=theirs, stdout=quiet, stderr=quiet, start_new_session=True
+    )
+    os.close(theirs)
+    return guard, ours
+
+
+def _started(pid: int) -> int | None:
+    """When the process started, in the kernel's ticks, so that a number that is used again is not taken for it."""
     try:
-        _command("ip", "netns", "add", hub)
-        _in(hub, "ip", "link", "add", "bridge", "type", "bridge")
-        _in(hub, "ip", "link", "set", "bridge", "up")
-        for rank, name in enumerate(names):
-            _connect(hub, name, rank, rate)
-        yield [Place(("ip", "netns", "exec", name), "eth0") for name in names]
-    finally:
-        for name in (hub, *names):
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return None
 
 
-def _connect(hub: str, name: str, rank: int, rate: str) -> None:
-    port = f"port{rank}"
-    _command("ip", "netns", "add", name)
-    _in(hub, "ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
-    _in(hub, "ip", "link", "set", port, "master", "bridge", "up")
-    _in(name, "ip", "address", "add", f"{SUBNET}.{rank + 1}/24", "dev", "eth0")
-    for device in ("lo", "eth0"):
-        _in(name, "ip", "link", "set", device, "up")
-    if rate != UNLIMITED:
-        _limit(hub, port, rate)
-        _limit(name, "eth0", rate)
-
-
-def burst(rate: str) -> int:
-    """Bytes that a link passes at once: 2 ms at its rate, and no less than one offloaded packet."""
-    return 0 if rate == UNLIMITED else max(65_536, int(bits_per_second(rate) / 8 * 0.002))
-
-
-def _limit(name: str, device: str, rate: str) -> None:
-    """A token bucket; bursts are not delayed."""
-    limit = ["rate", rate, "burst", f"{burst(rate)}b", "latency", "50ms"]
-    _in(name, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)
-
-
-def _in(name: str, *words: str) -> None:
-    _command("ip", "netns", "exec", name, *words)
-
-
-def _command(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        raise SparsewireError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
+def _address(node: int) -> str:
+    return f"{SUBNET}.{node // 250}.{node % 250 + 1}"

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from .curves import front
 from .tables import write_file
 
 COLOURS = ("#7f7f7f", "#edae49", "#d1495b")
@@ -60,7 +61,7 @@ def draw_rates(result: dict[str, Any], path: Path) -> None:
 
 def _draw_rates(axes: Axes, points: list[dict[str, Any]]) -> None:
     for (name, colour), marker in zip(CURVES.items(), MARKERS, strict=True):
-        best = _front([(point["error"], point["bits"]) for point in points if point["curve"] == name])
+        best = front(point for point in points if point["curve"] == name)
         ours = name == "entropy"
         style: dict[str, Any] = {
             "marker": marker,
@@ -68,21 +69,12 @@ def _draw_rates(axes: Axes, points: list[dict[str, Any]]) -> None:
             "linewidth": 2.6 if ours else 1.2,
             "zorder": 3 if ours else 2,
         }
-        errors, bits = [error for error, _ in best], [bits for _, bits in best]
+        errors, bits = ([point[key] for point in best] for key in ("error", "bits"))
         axes.plot(errors, bits, color=colour, label=name, **style)
     axes.set(xscale="log", xlim=(1e-4, 0.5), ylim=(0, 17), xlabel="relative error", ylabel="bits per value")
     axes.grid(alpha=0.3)
     axes.label_outer()
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The Pareto front of (error, bits), by ascending error."""
-    kept: list[tuple[float, float]] = []
-    for error, bits in sorted(points):
-        if not kept or bits < kept[-1][1]:
-            kept.append((error, bits))
-    return kept
 
 
 def _draw_loss(axes: Axes, losses: list[float], label: str, colour: str) -> None:

@@ -81,13 +81,13 @@ def publish(text: str, data: Any, target: str | None) -> None:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _plain(data: Any) -> Any:
+def plain(data: Any) -> Any:
     """JSON has no NaN and no infinity: both become null."""
     if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
+        return {str(key): plain(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_plain(item) for item in data]
+        return [plain(item) for item in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data

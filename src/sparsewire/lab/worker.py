@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 LIMIT = datetime.timedelta(minutes=5)
 TCP_INFO = 11
-BYTES_SENT = 200  # where Linux's tcp_info has tcpi_bytes_sent
+BYTES_SENT, BYTES_RECEIVED = 200, 128  # where Linux's tcp_info has tcpi_bytes_sent and tcpi_bytes_received
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,22 @@ class Worker:
         print(json.dumps(event), file=self.output, flush=True)
 
 
-def wire_bytes() -> int | None:
-    """Bytes that this process has sent over TCP, as counted by the kernel; None where there is no such count."""
+def wire_bytes(field: int = BYTES_SENT) -> int | None:
+    """Bytes that this process has sent over TCP, or received, as counted by the kernel; None where there is no such
+    count."""
     folder = Path("/proc/self/fd")
     if not folder.exists():
         return None
-    return sum(_sent(int(entry)) for entry in os.listdir(folder))
+    return sum(_counted(int(entry), field) for entry in os.listdir(folder))
 
 
-def _sent(fd: int) -> int:
+def _counted(fd: int, field: int) -> int:
     try:
         found = socket.socket(fileno=fd)
     except OSError:
         return 0
     try:
-        return int(
-            struct.unpack_from("=Q", found.getsockopt(socket.IPPROTO_TCP, TCP_INFO, BYTES_SENT + 8), BYTES_SENT)[0]
-        )
+        return int(struct.unpack_from("=Q", found.getsockopt(socket.IPPROTO_TCP, TCP_INFO, field + 8), field)[0])
     except (OSError, struct.error):  # not TCP
         return 0
     finally:

@@ -1,0 +1,194 @@
+"""`sparsewire lab train`: cells are what is asked for, run once, recorded whole; failures too. One real training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import fails, run
+
+from sparsewire.lab import measure
+
+if not measure.has("torch"):
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.lab import results, train
+from sparsewire.lab.cells import cells_of
+from sparsewire.lab.lab_arguments import WORKLOAD_NAMES
+from sparsewire.lab.launch import RankError
+from sparsewire.lab.ways import read_way
+from sparsewire.lab.workloads import WORKLOADS
+
+OURS = "topk(1%) | memory=dgc(momentum=0.9); select_per=model; falling=true"
+
+
+def made(way: str, steps: int) -> dict[str, Any]:
+    """What a rank would report."""
+    sent = 10 if way == "none" else 1
+    return {
+        "parameters": 5, "loss": [1.0] * steps, "seconds": [9.0, 1.0, 3.0, *[2.0] * (steps - 3)], "score": 0.5,
+        "parts": {"forward": [0.5] * steps}, "sent": [sent] * steps, "received": [sent] * steps, "link": {},
+        "stages": {"select": 0.25}, "history": [[2, 0.25]],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def fake(monkeypatch) -> list[dict[str, Any]]:
+    """Ranks that report at once; what they were told."""
+    told: list[dict[str, Any]] = []
+
+    def launch(job: str, order: dict[str, Any], places: Any, on_event: Any, limit: float) -> list[Any]:
+        told.append({**order, "places": len(places)})
+        if order["arm"]["hook"] == "fp16":
+            raise RankError("rank 1 failed: RuntimeError: no luck")
+        on_event({"step": 1, "loss": 1.0, "seconds": 0.1})
+        return [made(order["arm"]["hook"], order["steps"]) for _ in places]
+
+    monkeypatch.setattr(train, "launch_ranks", launch)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    return told
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- ways and cells ----------------------------------------------------------------------------------------------
+
+
+def test_a_way_is_read_with_its_settings():
+    way = read_way(f"ours := {OURS}")
+    assert (way.name, way.text, way.hook) == ("ours", OURS, "sparsewire") and not way.periodic
+    assert way.arm(steps=40) == {
+        "hook": "sparsewire", "scheme": "topk(1%) | memory=dgc(momentum=0.9)", "select_per": "model",
+        "falling": [40, 0.01],
+    }  # fmt: skip
+    assert read_way("local:sbc(level=2); overlap=1").arm(9) == {"hook": "local", "scheme": "sbc(level=2)", "overlap": 1}
+    assert read_way("powersgd; rank=2").arm(9) == {"hook": "powersgd", "rank": 2}
+    assert read_way("post-local-sgd").periodic and read_way("auto").arm(9) == {"hook": "sparsewire", "scheme": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("topq(1%)", "topk"),
+        ("topk(1%); sel=model", "select_per"),
+        ("ddp; every=3", "pruned"),
+        ("topk(1%); fast", "name=value"),
+        ("threshold(0.1); falling=true", "with a ratio"),
+    ],
+)
+def test_a_way_that_is_none_says_what_would_be(text, said):
+    with pytest.raises(SparsewireError, match=said):
+        read_way(text)
+
+
+def test_all_combinations_are_cells_and_the_rest_is_the_workloads():
+    grid = {"workloads": ["mlp-digits", "synthetic-1m"], "ways": {"plain": "ddp", "ours": OURS}, "seeds": [1, 2]}
+    cells = list(cells_of({**grid, "rates": ["1gbit", "unlimited"], "ranks": [2, 4]}, Path()))
+    assert len({cell.key for cell in cells}) == len(cells) == 2 * 2 * 2 * 2 * 2
+    one = cells[-1]
+    assert (one.way.name, one.batch, one.learning_rate, one.tests) == ("ours", 8, 0.01, 0)
+    assert sorted(WORKLOAD_NAMES) == sorted(WORKLOADS)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"workloads": ["mnist"]}, "mlp-digits"),
+        ({"rates": ["fast"]}, "is not a rate"),
+        ({"ranks": 3, "ranks_per_node": 2}, "multiple"),
+        ({"steps": 4, "warmup": 4}, "make it less"),
+        ({"batch": 0}, "batch=0"),
+        ({"step": 4}, "steps"),
+        ({"ways": []}, "ways missing"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused(change, said):
+    with pytest.raises(InputError, match=said):
+        list(cells_of({"workloads": ["mlp-digits"], "ways": ["ddp"], **change}, Path()))
+
+
+# --- running -----------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_cell_is_recorded_and_the_rest_goes_on_and_nothing_runs_twice(fake, tmp_path, capsys):
+    file, output = tmp_path / "lab.toml", tmp_path / "out" / "lab.jsonl"
+    file.write_text('[[grid]]\nworkloads = "synthetic-1m"\nranks = 2\nways = ["ddp", "fp16", "topk(1%)"]\nsteps = 8\n')
+    assert run("lab", "train", file, "-o", output) == 1
+    out, err = capsys.readouterr()
+    assert "no luck" in out and "[3/3]" in err
+    found = lines(output)
+    assert [record.get("error") for record in found] == [None, "rank 1 failed: RuntimeError: no luck", None]
+    assert run("lab", "train", file, "-o", output) == 1
+    assert [told["arm"]["hook"] for told in fake] == ["none", "fp16", "sparsewire", "fp16"], "only what failed again"
+    assert len(lines(output)) == 4 and "finished before: 2 of 3" in capsys.readouterr().err
+
+
+def test_a_record_has_medians_after_the_warmup_and_a_command_that_repeats_it(fake, tmp_path):
+    words = ["--workload", "synthetic-1m", "--way", "ddp", "--ranks", 2, "--steps", 8, "--warmup", 1]
+    assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
+    (record,) = lines(tmp_path / "a.jsonl")
+    assert record["step_ms"] == 2000 and record["bytes_per_step"] == 10 and record["sent"] == [80, 80]
+    assert record["stages_ms"] == {"select": 250} and record["history"] == [[2, 10.0, 0.25]]
+    assert {"sparsewire", "machine", "started", "loss", "step_seconds", "received", "score"} <= set(record)
+    again = shlex.split(record["command"])
+    assert again[0] == "sparsewire" and run(*again[1:], "-o", tmp_path / "b.jsonl") == 0
+    assert lines(tmp_path / "b.jsonl")[0]["key"] == record["key"] and fake[0] == fake[1]
+
+
+def test_of_periodic_ways_the_mean_step_is_told(fake, tmp_path):
+    words = ["--workload", "synthetic-1m", "--way", "local:sbc(level=2)", "--steps", 4, "--warmup", 1]
+    assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
+    assert lines(tmp_path / "a.jsonl")[0]["step_ms"] == 2000, "the mean of 1, 3 and 2 s"
+
+
+def test_a_line_that_was_cut_off_is_passed_over(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"key": "a"}\n{"key": "b", "sc')
+    results.append(path, {"key": "c", "error": "x", "loss": float("nan")})
+    assert [(number, record["key"]) for number, record in results.read(path)] == [(1, "a"), (3, "c")]
+    assert set(results.finished(results.read(path))) == {"a"}
+    path.write_text("no results\n")
+    with pytest.raises(InputError, match="holds no results"):
+        results.read(path)
+
+
+def test_mistakes_in_the_file_are_said(tmp_path, capsys):
+    (tmp_path / "lab.toml").write_text("ways = [")
+    assert "lab.toml" in fails(capsys, "lab", "train", tmp_path / "lab.toml")
+
+
+def test_without_root_limits_are_refused_before_anything_runs(fake, tmp_path, capsys):
+    words = ["--workload", "synthetic-1m", "--way", "ddp", "--rate", "unlimited", "1mbit", "-o", tmp_path / "a.jsonl"]
+    assert "without limits" in fails(capsys, "lab", "train", *words)
+    assert not fake and not (tmp_path / "a.jsonl").exists()
+
+
+def test_ranks_train_and_report(tmp_path, monkeypatch):
+    """Real ones, on 127.0.0.1: our way on the digits, tested on the way and at the end."""
+    if not measure.has("sklearn"):
+        pytest.skip("scikit-learn is not installed")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    words = ["--workload", "mlp-digits", "--way", OURS, "--ranks", 2, "--steps", 30, "--tests", 2]
+    assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
+    (record,) = lines(tmp_path / "a.jsonl")
+    assert len(record["loss"]) == 30 and record["loss"][-1] < record["loss"][0] and 0.2 < record["score"] < 1
+    assert [step for step, _, _ in record["history"]] == [10, 20]
+    assert set(record["stages_ms"]) >= {"select", "encode", "exchange", "decode"}
+    assert len(record["sent"]) == 2 and min(record["received"]) > 1000
+    assert 0 < record["bytes_per_step"] < 4 * record["parameters"] / 20
+
+
+def test_what_make_lab_runs_can_be_read():
+    told = train._read_file(Path(__file__).parents[1] / "benchmarks" / "lab.toml")
+    cells = [cell for grid in told["grid"] for cell in cells_of(grid, Path())]
+    for rate in ("100mbit", "1gbit"):
+        timed = {cell.way.name for cell in cells if (cell.workload, cell.rate) == ("synthetic-25m", rate)}
+        assert {"plain DDP", "fp16 hook", "PowerSGD rank 4", "local steps, SBC(2)"} < timed
+    assert len({cell.key for cell in cells}) == len(cells) == 26
