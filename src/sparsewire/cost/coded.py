@@ -20,9 +20,7 @@ from ..scheme import Scheme
 from ..seal import Sealed, Selection, seal
 from ..sparse import Sparse
 from ..wire import Frame, pack_message
-from . import measure
-from .exchange_steps import values
-from .measure import Run
+from .timing import Run, interleaved, uniform_indices, values
 
 MOST = 20_000  # entries that are coded to learn a size; that of more is in proportion
 FRAMES = 16  # the same of frames in a message
@@ -78,10 +76,10 @@ class Coded:
         parts = [whole, whole.like(whole.indices, values(whole.count, seed=2))] if summed else _halves(whole)
         return len(pack_message([code(parts, "all", self._plan)])) / part
 
-    def speeds(self, entries: int, numel: int) -> Speeds:
+    def speeds(self, entries: int, numel: int, rounds: int = ROUNDS) -> Speeds:
         """Measured on one thread, with nothing else running in this process."""
         out = np.zeros(numel, np.float32)
-        spent = measure.interleaved(self._runs(entries, out), ROUNDS, lambda name: None)
+        spent = interleaved(self._runs(entries, out), rounds, lambda name: None)
         frames = {name: spent[name] for name in ("encode_frame", "decode_frame")}
         per_entry = {name: max(0.0, spent[name] - spent[f"{name}_frame"]) / entries for name in ("encode", "decode")}
         per_entry |= {name: spent[name] / entries for name in ("encode_mean", "decode_mean", "insert", "query")}
@@ -112,7 +110,7 @@ class Coded:
     def _sample(self, entries: int, numel: int, part: float) -> Sealed:
         count = round(part * entries)
         size = max(count, round(part * numel))
-        where = measure.uniform_indices(size, count, seed=1)
+        where = uniform_indices(size, count, seed=1)
         return self._seal(Sparse.trusted(where, values(count, seed=1), (size,), "float32"))
 
     def _seal(self, entries: Sparse) -> Sealed:

@@ -1,0 +1,7 @@
+"""Dense or compressed, and how: measured, predicted and chosen while a training runs."""
+
+from .pilot import Pilot, Sample
+from .settings import Auto, Steered, Wheel, read_auto
+from .trial import measure_codecs, probe
+
+__all__ = ["Auto", "Pilot", "Sample", "Steered", "Wheel", "measure_codecs", "probe", "read_auto"]
