@@ -2,6 +2,9 @@
 
 from .pilot import Pilot, Sample
 from .settings import Auto, Steered, Wheel, read_auto
-from .trial import measure_codecs, probe
+from .times import Times
+from .trial import measure_codecs, probe, survey
 
-__all__ = ["Auto", "Pilot", "Sample", "Steered", "Wheel", "measure_codecs", "probe", "read_auto"]
+__all__ = [
+    "Auto", "Pilot", "Sample", "Steered", "Times", "Wheel", "measure_codecs", "probe", "read_auto", "survey",
+]  # fmt: skip

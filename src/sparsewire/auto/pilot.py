@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from ..cost.coded import Coded
 from ..cost.model import Link
-from ..cost.step import Codecs, Compute, Part, dense_step, sparse_step
+from ..cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
 from ..cost.volume import all_reduce
 from ..kernels import Array
 from ..scheme import Scheme
 from .settings import Wheel
-from .trial import coding, link_of
+from .trial import link_of
 
 logger = logging.getLogger("sparsewire")
 DENSE = "dense"
@@ -41,7 +40,7 @@ TRY = 1.25  # times the step in use: predicted within that, a scheme that was ne
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
 PROBE_SECONDS, PROBE_BYTES = 0.03, (1 << 18, 1 << 22)  # a probe takes that long at the rate that is known; limits
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 40)  # of the time that probes may take; steps between them
-CORRECTION, BIAS = (0.2, 5.0), (0.2, 5.0)
+CORRECTION, BIAS = (0.01, 100.0), (0.2, 5.0)
 LEAST = 1e-12  # seconds per byte
 
 
@@ -75,7 +74,6 @@ class Pilot:
         the last bucket; `speaks`: switches are logged here."""
         self.ways: tuple[Scheme | None, ...] = (None, *plans)
         self._codecs, self._size, self._wheel = codecs, size, wheel
-        self._coded = {plan: Coded(plan) for plan in codecs}
         self._margin, self._late, self._speaks = margin, late, speaks
         self.samples: list[Sample] = []
         self.choice, self.since, self.hold = 0, 0, HOLD
@@ -173,7 +171,7 @@ class Pilot:
         if way is None:
             return max(LEAST, dense_step(self.compute, self.link, self._size))
         compute, plan = self.compute.late() if self._late else self.compute, coding(way)
-        return max(LEAST, sparse_step(way, self._codecs[plan], self._coded[plan], compute, self.link, self._size))
+        return max(LEAST, sparse_step(way, self._codecs[plan], compute, self.link, self._size))
 
     def _target(self) -> tuple[int, str]:
         """The way to go, and why."""
@@ -183,7 +181,7 @@ class Pilot:
             enough = self.predictions[best] * (1 + self._margin) < dense
             return (best, "is predicted to be faster") if enough else (0, "no scheme is faster by the margin")
         if dense <= min(now, self.predictions[best]):
-            return 0, "dense steps are predicted to be faster"
+            return 0, "is predicted to be faster"
         new = [way for way in range(1, len(self.ways)) if self._untried(way, now)]
         if new:
             return min(new, key=self.predictions.__getitem__), "is tried: it is predicted to be about as fast"

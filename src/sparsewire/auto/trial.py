@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..averager import Averager
 from ..comm import Communicator, run_ranks
-from ..cost.coded import Coded
+from ..cost.coded import coded
 from ..cost.model import Link
-from ..cost.step import Codecs
+from ..cost.step import Codecs, coding
 from ..cost.timing import noise, share
 from ..cost.volume import all_reduce
-from ..exchange import AllGather
 from ..kernels import Array
 from ..schedule import SchemeSchedule, Settings
 from ..scheme import Scheme
 
 MOST, CODED = 1 << 22, 1 << 20  # elements of the noise: more than caches hold; and of what is coded
 SECONDS, LEAST = 0.05, 4  # that steps on it are timed for; and steps
+PROBE = 1 << 20  # bytes
+BURST = 0.004  # seconds that each codec is timed for
 Timer = Callable[[], float]
-
-
-def coding(plan: Scheme) -> Scheme:
-    """The scheme as far as its codecs cost: what differs in the exchange alone is tried once."""
-    return replace(plan, exchange=AllGather())
 
 
 def measure_codecs(plan: Scheme, numel: int, timer: Timer = time.perf_counter) -> Codecs:
@@ -36,7 +31,8 @@ def measure_codecs(plan: Scheme, numel: int, timer: Timer = time.perf_counter) -
     size = max(1, min(numel, MOST))
     (front, back, sent), *_ = run_ranks(1, lambda comm: _steps(comm, coding(plan), size, timer))
     density = max(1.0, sent) / size
-    speeds = Coded(coding(plan)).speeds(share(density, min(size, CODED)), min(size, CODED), rounds=1)
+    few = min(size, CODED)
+    speeds = coded(coding(plan)).speeds(share(density, few), few, rounds=1, burst=BURST)
     whole = [a + b for a, b in zip(front, back, strict=True)]
     sharing = max(1.0, statistics.median(whole) / min(whole))
     return Codecs(min(front) / size, min(back) / size, sharing, density, speeds)
@@ -79,3 +75,15 @@ def link_of(small: float, large: float, nbytes: int, size: int) -> Link:
     """α and β, from the seconds of an all_reduce of next to nothing and of one of so many bytes."""
     moved = all_reduce(nbytes, size)
     return Link(small / max(1.0, moved.rounds), max(0.0, large - small) / max(1.0, moved.sent))
+
+
+def survey(comm: Communicator, plans: Sequence[Scheme], numel: int) -> tuple[dict[Scheme, Codecs], Link]:
+    """What these schemes' codecs cost on the slowest rank, by `coding(plan)`; and the link. Every rank calls it."""
+    kinds = list(dict.fromkeys(map(coding, plans)))
+    comm.barrier()  # ranks that share cores are to be measured together
+    mine = [measure_codecs(kind, numel).numbers for kind in kinds]
+    small, large = probe(comm, PROBE)
+    agreed = comm.all_reduce(np.array([*(number for one in mine for number in one), small, -large]), "max").tolist()
+    width = len(mine[0])
+    found = {kind: Codecs.of(agreed[place * width :][:width]) for place, kind in enumerate(kinds)}
+    return found, link_of(agreed[-2], -agreed[-1], PROBE, comm.size)

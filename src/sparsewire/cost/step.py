@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
 
 from ..errors import SchemeError
+from ..exchange import AllGather
 from ..scheme import Scheme
 from . import volume
-from .coded import Coded, Speeds
+from .coded import Speeds, coded
 from .model import DISJOINT, MODELS, Cost, Link, Load, predict
 from .timing import share
 
@@ -80,17 +81,22 @@ class Codecs:
         return self.sharing * (self.front + self.back) * numel
 
 
+def coding(plan: Scheme) -> Scheme:
+    """The scheme as far as its codecs cost: what differs in the exchange alone is tried once."""
+    return replace(plan, exchange=AllGather())
+
+
 def dense_step(compute: Compute, link: Link, size: int) -> float:
     """A step of plain DDP; adding up is in β, as it is measured by an all_reduce."""
     moved = (Cost(volume.all_reduce(part.nbytes, size)) for part in compute.parts)
     return compute.rest + _chain(compute, [cost.seconds(link, NO_WORK, 0.0) for cost in moved])
 
 
-def sparse_step(plan: Scheme, codecs: Codecs, coded: Coded, compute: Compute, link: Link, size: int) -> float:
+def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, link: Link, size: int) -> float:
     """A step compressed by a scheme."""
-    spent = []
+    spent, sizes = [], coded(coding(plan))
     for part in compute.parts:
-        load = Load(part.numel, share(codecs.density, part.numel), DISJOINT, coded)
+        load = Load(part.numel, share(codecs.density, part.numel), DISJOINT, sizes)
         cost = predict(plan, load, size)
         if cost is None:
             raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")

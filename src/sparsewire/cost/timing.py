@@ -16,7 +16,7 @@ BURST, CALLS = 0.02, 3
 
 
 def interleaved(
-    runs: Mapping[str, Run], repeat: int, advance: Advance, slow: frozenset[str] = frozenset()
+    runs: Mapping[str, Run], repeat: int, advance: Advance, slow: frozenset[str] = frozenset(), burst: float = BURST
 ) -> dict[str, float]:
     """Least seconds of each run over `repeat` rounds of bursts; a slow one is called once a round.
 
@@ -29,13 +29,13 @@ def interleaved(
             advance(name)
             if turn == 0:
                 run()
-            best[name] = min(best[name], least(run, calls=1 if name in slow else CALLS))
+            best[name] = min(best[name], least(run, 1 if name in slow else CALLS, burst))
     return best
 
 
-def least(run: Run, calls: int = CALLS) -> float:
+def least(run: Run, calls: int = CALLS, burst: float = BURST) -> float:
     """Least seconds of a burst of at least `calls` calls and 20 ms, so that short runs find warm caches."""
-    best, end = float("inf"), time.perf_counter() + BURST
+    best, end = float("inf"), time.perf_counter() + burst
     while calls > 0 or time.perf_counter() < end:
         start = time.perf_counter()
         run()
