@@ -46,8 +46,8 @@ LEAST = 1e-12  # seconds per byte
 
 @dataclass(frozen=True)
 class Sample:
-    """A step as this rank saw it: its seconds, those before its first bucket, those in which a dense exchange went on,
-    and its buckets."""
+    """A step as this rank saw it: its seconds, those before its first bucket, those in which a dense exchange went on
+    (0 if that was not timed), and its buckets."""
 
     seconds: float
     rest: float
@@ -116,7 +116,8 @@ class Pilot:
         return np.array([*middle[:2], *least, *(part.ready for part in last)], np.float64)
 
     def _middle(self, name: str) -> float:
-        return statistics.median(getattr(sample, name) for sample in self.samples) if self.samples else 0.0
+        found = [getattr(sample, name) for sample in self.samples]
+        return statistics.median(filter(None, found)) if any(found) else 0.0
 
     # --- what follows from it ---
 
@@ -145,7 +146,7 @@ class Pilot:
             found = link_of(small, -large, probe_bytes, self._size)
             self.probed, self.unmatched = max(found.byte, LEAST), True
             self.link = Link(found.latency, self.probed * self.bias)
-        if self.choice == 0:
+        if self.choice == 0 and busy:
             self._learn_dense(-busy)
         self.samples = []
 

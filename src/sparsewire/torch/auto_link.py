@@ -1,8 +1,9 @@
 """`AutoLink`: a link whose steps are dense or compressed, as its pilot says.
 
 Compressed steps are any link's. Dense ones cost no more than plain DDP's: each bucket is divided and added up where it
-is, by an all_reduce that begins in the hook; no thread, copy or pass stands between. That is possible as long as
-nothing is owed: the first dense step after compressed ones goes through the averager, which sends what waits.
+is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when backward has
+nothing left to do. No thread, callback, copy or pass stands between. That is possible as long as nothing is owed: the
+first dense step after compressed ones goes through the averager, which sends what waits.
 
 All ranks take the pilot's checks at the same steps. After a dense step the numbers travel while the next step is
 computed; after a compressed one on the courier's thread, once DDP has its gradients. A step begins when they are there.
@@ -68,6 +69,7 @@ class AutoLink(Link):
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
         self._nbytes = 0
+        self._works: list[dist.Work] = []
         self._dense_seconds = 0.0
         self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
         self._lost: CommError | None = None
@@ -115,7 +117,7 @@ class AutoLink(Link):
         sample = self.times.begin()
         if sample is not None:
             self.pilot.note(self.step - 1, sample)
-        self._nbytes, settings = 0, self.settings
+        self._nbytes, self._works, settings = 0, [], self.settings
         passes = settings.schedule.scheme.memory.remembers_dense or settings.clip_norm or settings.on_step
         failed = self._courier.error is not None
         self._plain = self._clean and self.averager.scheme is None and not (passes or failed)
@@ -139,16 +141,32 @@ class AutoLink(Link):
             self.pilot.decide(step, agreed.cpu().numpy())
 
     def _carry(self, buffer: torch.Tensor, is_last: bool) -> Promise:
-        """What plain DDP does with a bucket."""
+        """What plain DDP does with a bucket. Before a check each exchange is timed, which takes a callback."""
         begun, promise = self.times.timer(), future_on(buffer.device)
+        timed = buffer.device.type != "cpu" or (self.pilot.due(self.step + 1) and not self.pilot.due(self.step))
         try:
-            future = self._engine.start_all_reduce(buffer.div_(self.comm.size)).get_future()
+            work = self._engine.start_all_reduce(buffer.div_(self.comm.size))
             if is_last:
                 self._pass_by()
+            if timed:
+                work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
+                return self._courier.watched(promise, is_last)
+            self._works.append(work)
+            if is_last:
+                self._wait()
         except CommError as error:
             return self._give_up(error, buffer, is_last)
-        future.add_done_callback(partial(self._carried, promise, buffer, begun))
-        return self._courier.watched(promise, is_last)
+        promise.set_result(buffer)
+        return promise
+
+    def _wait(self) -> None:
+        """DDP copies no bucket before it has handed over the last."""
+        try:
+            for work in self._works:
+                work.wait()
+        except RuntimeError as error:
+            raise translate("all_reduce", error) from error
+        self.times.end(busy=0.0)
 
     def _carried(self, promise: Promise, buffer: torch.Tensor, begun: float, future: Any) -> None:
         try:
