@@ -15,7 +15,6 @@ from scenes_state import Run
 from torch_ranks import Stage, dense_kept, raises, same_bits
 
 from sparsewire.cost.coded import Speeds
-from sparsewire.cost.model import Link
 from sparsewire.cost.step import Codecs, coding
 from sparsewire.errors import CommError, InputError, SchemeError
 from sparsewire.torch import Auto, attach, auto_link, local_steps
@@ -28,7 +27,7 @@ CODECS = Codecs(1e-9, 1e-9, 1.0, 0.05, Speeds(*[1e-9] * 11))
 def join(model: Any, scheme: Any = AUTO, **settings: Any) -> Any:
     """`attach`, without the second that measuring the codecs takes: what they cost is made up."""
     measured = auto_link.survey
-    auto_link.survey = lambda comm, plans, numel: (dict.fromkeys(map(coding, plans), CODECS), Link(1e-4, 1e-9))
+    auto_link.survey = lambda comm, plans, numel: dict.fromkeys(map(coding, plans), CODECS)
     try:
         return attach(model, scheme, **settings)
     finally:

@@ -28,7 +28,7 @@ from ..cost.volume import all_reduce
 from ..kernels import Array
 from ..scheme import Scheme
 from .settings import Wheel
-from .trial import link_of
+from .trial import LEAST, link_of, probe_size
 
 logger = logging.getLogger("sparsewire")
 DENSE = "dense"
@@ -38,10 +38,9 @@ WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
 TRY = 1.25  # times the step in use: predicted within that, a scheme that was never run is tried
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
-PROBE_SECONDS, PROBE_BYTES = 0.03, (1 << 18, 1 << 22)  # a probe takes that long at the rate that is known; limits
+PROBE_SECONDS = 0.03  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 40)  # of the time that probes may take; steps between them
 CORRECTION, BIAS = (0.01, 100.0), (0.2, 5.0)
-LEAST = 1e-12  # seconds per byte
 
 
 @dataclass(frozen=True)
@@ -104,9 +103,7 @@ class Pilot:
         """How large a probe belongs to this step's check; 0 for none, as dense steps need none."""
         if self.choice == 0 or not (step >= self.next_probe or self.wanted == 0):
             return 0
-        moved = all_reduce(1.0, self._size).sent or 1.0
-        low, high = PROBE_BYTES
-        return int(min(high, max(low, PROBE_SECONDS / max(self.link.byte, LEAST) / moved)))
+        return probe_size(self.link.byte, self._size, PROBE_SECONDS)
 
     def report(self, probe: tuple[float, float] = (0.0, 0.0)) -> Array:
         """What this rank measured, for a maximum over the ranks: negative where the least counts."""
@@ -180,14 +177,14 @@ class Pilot:
         best = min(range(1, len(self.ways)), key=self.predictions.__getitem__)
         if self.choice == 0:
             enough = self.predictions[best] * (1 + self._margin) < dense
-            return (best, "is predicted to be faster") if enough else (0, "no scheme is faster by the margin")
+            return (best, "predicted to be faster") if enough else (0, "no scheme is faster by the margin")
         if dense <= min(now, self.predictions[best]):
-            return 0, "is predicted to be faster"
+            return 0, "predicted to be faster"
         new = [way for way in range(1, len(self.ways)) if self._untried(way, now)]
         if new:
-            return min(new, key=self.predictions.__getitem__), "is tried: it is predicted to be about as fast"
+            return min(new, key=self.predictions.__getitem__), "tried, as predicted to be about as fast"
         if self.predictions[best] * (1 + self._margin / 2) < now:
-            return best, "is faster"
+            return best, "faster"
         return self.choice, "no other is faster by the margin"
 
     def _untried(self, way: int, now: float) -> bool:
@@ -205,7 +202,7 @@ class Pilot:
 
     def _switch(self, step: int, target: int, reason: str) -> None:
         was, now = self._name(self.choice), self._name(target)
-        why = f"{now} {reason}: {_ms(self.predictions[target])} a step, {was} {_ms(self.predictions[self.choice])}"
+        why = f"{reason}: {_ms(self.predictions[target])} a step, {was} {_ms(self.predictions[self.choice])}"
         self.switches.append(Switch(step, was, now, why))
         if 0 in (self.choice, target):
             soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
@@ -213,7 +210,7 @@ class Pilot:
         self.choice, self.since, self.reason, self.wanted = target, step, why, None
         self.next_check, self._wheel.plan = step + SETTLE, self.ways[target]
         if self._speaks:
-            logger.info("auto: from step %d on %s (%s)", step, now, why)
+            logger.info("auto: from step %d on %s: %s", step, now, why)
 
     def _plan_probe(self, step: int) -> None:
         spent, (low, high) = 2 * (PROBE_SECONDS + self._size * self.link.latency), PROBE_STEPS
@@ -222,7 +219,8 @@ class Pilot:
     # --- what is told, and saved ---
 
     def _name(self, way: int) -> str:
-        return DENSE if self.ways[way] is None else str(self.ways[way])
+        plan = self.ways[way]
+        return DENSE if plan is None else plan.brief
 
     def stats(self) -> dict[str, Any]:
         """What was chosen and why: the link's rate in bits a second, seconds of computing, of codecs and of steps."""
@@ -236,7 +234,7 @@ class Pilot:
             "latency": self.link.latency,
             "compute": self.compute.seconds,
             "step": self.measured,
-            "codecs": {str(plan): one.seconds(self.compute.numel) for plan, one in own},
+            "codecs": {plan.brief: one.seconds(self.compute.numel) for plan, one in own},
             "predictions": dict(zip(names, self.predictions, strict=False)),
             "switches": [asdict(one) for one in self.switches],
         }

@@ -20,8 +20,9 @@ from ..schedule import SchemeSchedule, Settings
 from ..scheme import Scheme
 
 MOST, CODED = 1 << 22, 1 << 20  # elements of the noise: more than caches hold; and of what is coded
-SECONDS, LEAST = 0.05, 4  # that steps on it are timed for; and steps
-PROBE = 1 << 20  # bytes
+SECONDS, STEPS = 0.05, 4  # that steps on it are timed for; and steps, at least
+PROBE = (1 << 18, 1 << 22)  # bytes of a probe, at least and at most
+LEAST = 1e-12  # seconds per byte
 BURST = 0.004  # seconds that each codec is timed for
 Timer = Callable[[], float]
 
@@ -46,7 +47,7 @@ def _steps(comm: Communicator, plan: Scheme, size: int, timer: Timer) -> tuple[l
     _step(averager, x, numbers, timer)
     spent: list[tuple[float, float]] = []
     end = timer() + SECONDS
-    while len(spent) < LEAST or timer() < end:
+    while len(spent) < STEPS or timer() < end:
         spent.append(_step(averager, x, numbers, timer))
     return [front for front, _ in spent], [back for _, back in spent], sum(sent) / len(sent)
 
@@ -74,16 +75,30 @@ def probe(comm: Communicator, nbytes: int, repeat: int = 2, timer: Timer = time.
 def link_of(small: float, large: float, nbytes: int, size: int) -> Link:
     """α and β, from the seconds of an all_reduce of next to nothing and of one of so many bytes."""
     moved = all_reduce(nbytes, size)
-    return Link(small / max(1.0, moved.rounds), max(0.0, large - small) / max(1.0, moved.sent))
+    return Link(small / max(1.0, moved.rounds), max(large / 10, large - small) / max(1.0, moved.sent))
 
 
-def survey(comm: Communicator, plans: Sequence[Scheme], numel: int) -> tuple[dict[Scheme, Codecs], Link]:
-    """What these schemes' codecs cost on the slowest rank, by `coding(plan)`; and the link. Every rank calls it."""
+def probe_size(byte: float, size: int, seconds: float) -> int:
+    """Bytes of an array whose all_reduce takes so many seconds, at β seconds per byte; within limits."""
+    moved, (low, high) = all_reduce(1.0, size).sent or 1.0, PROBE
+    return int(min(high, max(low, seconds / max(byte, LEAST) / moved)))
+
+
+def measure_link(comm: Communicator, seconds: float) -> Link:
+    """The slowest rank's latency and rate, by probes that take about so long. Every rank calls it."""
+    nbytes, link = PROBE[0], Link(0.0, 0.0)
+    for _ in range(2):
+        small, large = probe(comm, nbytes)
+        told = comm.all_reduce(np.array([small, -large]), "max").tolist()
+        link = link_of(told[0], -told[1], nbytes, comm.size)
+        nbytes = probe_size(link.byte, comm.size, seconds)
+    return link
+
+
+def survey(comm: Communicator, plans: Sequence[Scheme], numel: int) -> dict[Scheme, Codecs]:
+    """What these schemes' codecs cost on the slowest rank, by `coding(plan)`. Every rank calls it."""
     kinds = list(dict.fromkeys(map(coding, plans)))
     comm.barrier()  # ranks that share cores are to be measured together
-    mine = [measure_codecs(kind, numel).numbers for kind in kinds]
-    small, large = probe(comm, PROBE)
-    agreed = comm.all_reduce(np.array([*(number for one in mine for number in one), small, -large]), "max").tolist()
-    width = len(mine[0])
-    found = {kind: Codecs.of(agreed[place * width :][:width]) for place, kind in enumerate(kinds)}
-    return found, link_of(agreed[-2], -agreed[-1], PROBE, comm.size)
+    mine = np.array([measure_codecs(kind, numel).numbers for kind in kinds])
+    agreed = comm.all_reduce(mine.reshape(-1), "max").reshape(mine.shape)
+    return {kind: Codecs.of(numbers) for kind, numbers in zip(kinds, agreed.tolist(), strict=True)}

@@ -94,15 +94,31 @@ def dense_step(compute: Compute, link: Link, size: int) -> float:
 
 def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, link: Link, size: int) -> float:
     """A step compressed by a scheme."""
-    spent, sizes = [], coded(coding(plan))
-    for part in compute.parts:
-        load = Load(part.numel, share(codecs.density, part.numel), DISJOINT, sizes)
-        cost = predict(plan, load, size)
-        if cost is None:
-            raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")
-        spent.append(cost.seconds(link, codecs.speeds, codecs.front * part.numel, codecs.sharing))
+    local = ((codecs.front * part.numel, cost) for part, cost in zip(*_costs(plan, codecs, compute, size), strict=True))
+    spent = [cost.seconds(link, codecs.speeds, own, codecs.sharing) for own, cost in local]
     small = Cost(volume.all_reduce(0.0, size)).seconds(link, NO_WORK, 0.0)
     return compute.rest + _chain(compute, spent) + codecs.sharing * codecs.back * compute.numel + small
+
+
+def dense_bytes(compute: Compute, size: int) -> float:
+    """Bytes that a rank sends in a step of plain DDP."""
+    return sum(volume.all_reduce(part.nbytes, size).sent for part in compute.parts)
+
+
+def sparse_bytes(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> float:
+    """The same, compressed by a scheme."""
+    return sum(cost.volume.sent for cost in _costs(plan, codecs, compute, size)[1])
+
+
+def _costs(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> tuple[Sequence[Part], list[Cost]]:
+    """The exchange of each bucket."""
+    found, sizes = [], coded(coding(plan))
+    for part in compute.parts:
+        cost = predict(plan, Load(part.numel, share(codecs.density, part.numel), DISJOINT, sizes), size)
+        if cost is None:
+            raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")
+        found.append(cost)
+    return compute.parts, found
 
 
 def _chain(compute: Compute, spent: Sequence[float]) -> float:

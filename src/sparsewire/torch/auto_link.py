@@ -20,7 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..auto import Auto, Pilot, Steered, Times, probe, survey
+from ..auto import Auto, Pilot, Steered, Times, measure_link, probe, survey
+from ..auto.pilot import PROBE_SECONDS
 from ..comm.torch import translate
 from ..errors import CommError, InputError
 from ..schedule import SchemeSchedule, Settings
@@ -48,7 +49,7 @@ def steered(settings: Settings, auto: Auto) -> Settings:
 
 def open_pilot(group: CourierGroup, auto: Auto, settings: Settings, numel: int) -> Pilot:
     """A pilot that knows this link and these machines. Every rank calls it."""
-    codecs, link = survey(group.comm, auto.plans, numel)
+    codecs, link = survey(group.comm, auto.plans, numel), measure_link(group.comm, PROBE_SECONDS)
     assert isinstance(settings.schedule, Steered)
     late = settings.select_per == "model" or settings.clip_norm is not None
     return Pilot(
