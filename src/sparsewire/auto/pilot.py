@@ -36,7 +36,7 @@ EVERY = 5  # steps between checks of dense steps
 SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
 WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
-TRY = 1.25  # times the step in use: predicted within that, a scheme that was never run is tried
+TRY = 3.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
 PROBE_SECONDS = 0.03  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 40)  # of the time that probes may take; steps between them
@@ -182,13 +182,13 @@ class Pilot:
             return 0, "predicted to be faster"
         new = [way for way in range(1, len(self.ways)) if self._untried(way, now)]
         if new:
-            return min(new, key=self.predictions.__getitem__), "tried, as predicted to be about as fast"
+            return min(new, key=self.predictions.__getitem__), "tried, for it may be faster"
         if self.predictions[best] * (1 + self._margin / 2) < now:
             return best, "faster"
         return self.choice, "no other is faster by the margin"
 
     def _untried(self, way: int, now: float) -> bool:
-        return self.corrections[way] is None and self.predictions[way] < now * TRY
+        return self.corrections[way] is None and self.predictions[way] < min(now * TRY, self.predictions[0])
 
     def _sure(self, step: int, target: int) -> bool:
         """Whether to switch at once: small gains, and what a probe alone promises, are looked at twice."""
