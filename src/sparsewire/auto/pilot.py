@@ -32,7 +32,7 @@ from .trial import LEAST, link_of, probe_size
 
 logger = logging.getLogger("sparsewire")
 DENSE = "dense"
-EVERY = 5  # steps between checks of dense steps
+EVERY = 8  # steps between checks of dense steps
 SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
 WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
@@ -72,7 +72,8 @@ class Pilot:
         """`codecs` has what `coding(plan)` costs; `first`: no scheme before this step; `late`: schemes exchange after
         the last bucket; `speaks`: switches are logged here."""
         self.ways: tuple[Scheme | None, ...] = (None, *plans)
-        self._codecs, self._size, self._wheel = codecs, size, wheel
+        self._codecs = {plan: codecs[coding(plan)] for plan in plans}
+        self._size, self._wheel = size, wheel
         self._margin, self._late, self._speaks = margin, late, speaks
         self.samples: list[Sample] = []
         self.choice, self.since, self.hold = 0, 0, HOLD
@@ -168,8 +169,8 @@ class Pilot:
     def _model(self, way: Scheme | None) -> float:
         if way is None:
             return max(LEAST, dense_step(self.compute, self.link, self._size))
-        compute, plan = self.compute.late() if self._late else self.compute, coding(way)
-        return max(LEAST, sparse_step(way, self._codecs[plan], compute, self.link, self._size))
+        compute = self.compute.late() if self._late else self.compute
+        return max(LEAST, sparse_step(way, self._codecs[way], compute, self.link, self._size))
 
     def _target(self) -> tuple[int, str]:
         """The way to go, and why."""
@@ -225,7 +226,6 @@ class Pilot:
     def stats(self) -> dict[str, Any]:
         """What was chosen and why: the link's rate in bits a second, seconds of computing, of codecs and of steps."""
         names = [self._name(way) for way in range(len(self.ways))]
-        own = [(plan, self._codecs[coding(plan)]) for plan in self.ways if plan is not None]
         return {
             "choice": names[self.choice],
             "since": self.since,
@@ -234,7 +234,7 @@ class Pilot:
             "latency": self.link.latency,
             "compute": self.compute.seconds,
             "step": self.measured,
-            "codecs": {plan.brief: one.seconds(self.compute.numel) for plan, one in own},
+            "codecs": {plan.brief: one.seconds(self.compute.numel) for plan, one in self._codecs.items()},
             "predictions": dict(zip(names, self.predictions, strict=False)),
             "switches": [asdict(one) for one in self.switches],
         }

@@ -11,6 +11,7 @@ memories are updated, means written, and what travels dense is reduced.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace
 
@@ -46,8 +47,12 @@ class Compute:
         return self.rest + max((part.ready for part in self.parts), default=0.0)
 
     @property
+    def numels(self) -> tuple[int, ...]:
+        return tuple(part.numel for part in self.parts)
+
+    @property
     def numel(self) -> int:
-        return sum(part.numel for part in self.parts)
+        return sum(self.numels)
 
     def late(self) -> Compute:
         """The same where nothing is exchanged before the last bucket is ready."""
@@ -94,8 +99,8 @@ def dense_step(compute: Compute, link: Link, size: int) -> float:
 
 def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, link: Link, size: int) -> float:
     """A step compressed by a scheme."""
-    local = ((codecs.front * part.numel, cost) for part, cost in zip(*_costs(plan, codecs, compute, size), strict=True))
-    spent = [cost.seconds(link, codecs.speeds, own, codecs.sharing) for own, cost in local]
+    costs = zip(compute.parts, _costs(plan, codecs.density, compute.numels, size), strict=True)
+    spent = [cost.seconds(link, codecs.speeds, codecs.front * part.numel, codecs.sharing) for part, cost in costs]
     small = Cost(volume.all_reduce(0.0, size)).seconds(link, NO_WORK, 0.0)
     return compute.rest + _chain(compute, spent) + codecs.sharing * codecs.back * compute.numel + small
 
@@ -107,18 +112,17 @@ def dense_bytes(compute: Compute, size: int) -> float:
 
 def sparse_bytes(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> float:
     """The same, compressed by a scheme."""
-    return sum(cost.volume.sent for cost in _costs(plan, codecs, compute, size)[1])
+    return sum(cost.volume.sent for cost in _costs(plan, codecs.density, compute.numels, size))
 
 
-def _costs(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> tuple[Sequence[Part], list[Cost]]:
-    """The exchange of each bucket."""
-    found, sizes = [], coded(coding(plan))
-    for part in compute.parts:
-        cost = predict(plan, Load(part.numel, share(codecs.density, part.numel), DISJOINT, sizes), size)
-        if cost is None:
-            raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")
-        found.append(cost)
-    return compute.parts, found
+@functools.lru_cache(maxsize=256)
+def _costs(plan: Scheme, density: float, numels: tuple[int, ...], size: int) -> list[Cost]:
+    """The exchange of each bucket; they are the same from step to step."""
+    sizes = coded(coding(plan))
+    found = [predict(plan, Load(numel, share(density, numel), DISJOINT, sizes), size) for numel in numels]
+    if None in found:
+        raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")
+    return [cost for cost in found if cost is not None]
 
 
 def _chain(compute: Compute, spent: Sequence[float]) -> float:

@@ -1,8 +1,8 @@
 """`AutoLink`: a link whose steps are dense or compressed, as its pilot says.
 
-Compressed steps are any link's. Dense ones cost no more than plain DDP's: each bucket is divided and added up where it
-is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when backward has
-nothing left to do. No thread, callback, copy or pass stands between. That is possible as long as nothing is owed: the
+Compressed steps are any link's. Dense ones cost no more than plain DDP's with torch's own hook: each bucket is added up
+where it is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when backward
+has nothing left to do. No thread, callback or copy stands between. That is possible as long as nothing is owed: the
 first dense step after compressed ones goes through the averager, which sends what waits.
 
 All ranks take the pilot's checks at the same steps. After a dense step the numbers travel while the next step is
@@ -69,8 +69,10 @@ class AutoLink(Link):
         self._engine = group.comm
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
+        needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
+        self._free = not any(needs)  # of what takes an averager in dense steps, too
         self._nbytes = 0
-        self._works: list[dist.Work] = []
+        self._works: list[tuple[dist.Work, torch.Tensor]] = []
         self._dense_seconds = 0.0
         self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
         self._lost: CommError | None = None
@@ -118,10 +120,9 @@ class AutoLink(Link):
         sample = self.times.begin()
         if sample is not None:
             self.pilot.note(self.step - 1, sample)
-        self._nbytes, self._works, settings = 0, [], self.settings
-        passes = settings.schedule.scheme.memory.remembers_dense or settings.clip_norm or settings.on_step
+        self._nbytes, self._works = 0, []
         failed = self._courier.error is not None
-        self._plain = self._clean and self.averager.scheme is None and not (passes or failed)
+        self._plain = self._clean and self._free and not failed and self.averager.scheme is None
         if not (self._plain or failed):
             self._idle.clear()
 
@@ -146,13 +147,13 @@ class AutoLink(Link):
         begun, promise = self.times.timer(), future_on(buffer.device)
         timed = buffer.device.type != "cpu" or (self.pilot.due(self.step + 1) and not self.pilot.due(self.step))
         try:
-            work = self._engine.start_all_reduce(buffer.div_(self.comm.size))
+            work = self._engine.start_all_reduce(buffer.div_(self.comm.size) if _is_half(buffer) else buffer)
             if is_last:
                 self._pass_by()
             if timed:
                 work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
                 return self._courier.watched(promise, is_last)
-            self._works.append(work)
+            self._works.append((work, buffer))
             if is_last:
                 self._wait()
         except CommError as error:
@@ -163,8 +164,9 @@ class AutoLink(Link):
     def _wait(self) -> None:
         """DDP copies no bucket before it has handed over the last."""
         try:
-            for work in self._works:
+            for work, buffer in self._works:
                 work.wait()
+                self._divide(buffer)
         except RuntimeError as error:
             raise translate("all_reduce", error) from error
         self.times.end(busy=0.0)
@@ -176,7 +178,11 @@ class AutoLink(Link):
             self._courier.fail(translate("all_reduce", error), promise, buffer)
         else:
             self.times.span(begun)
-            promise.set_result(buffer)
+            promise.set_result(self._divide(buffer))
+
+    def _divide(self, buffer: torch.Tensor) -> torch.Tensor:
+        """A sum becomes a mean, while the next bucket is still on its way."""
+        return buffer if _is_half(buffer) else buffer.div_(self.comm.size)
 
     def _pass_by(self) -> None:
         """Ends a dense step that needed no averager; where the pilot wants to know, asks the ranks."""
@@ -220,3 +226,8 @@ class AutoLink(Link):
             nbytes = self.pilot.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
             self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
+
+
+def _is_half(buffer: torch.Tensor) -> bool:
+    """Numbers whose sum may be too large: they are divided first, as plain DDP does with all."""
+    return buffer.dtype == torch.float16
