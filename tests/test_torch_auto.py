@@ -49,7 +49,7 @@ def test_nonsense_is_refused_by_every_rank(ranks: Pool) -> None:
     ranks.play("auto.refuses")
 
 
-def test_a_rank_that_leaves_in_a_dense_step_is_named(ranks: Pool, tmp_path: Path) -> None:
-    answers = ranks.play("auto.says_who_failed", folder=str(tmp_path))
+def test_a_rank_that_leaves_in_a_dense_step_is_named(ranks: Pool) -> None:
+    answers = ranks.play("auto.says_who_failed")
     for text in (answers[0], answers[2]):
         assert "rank 1: ValueError: out of patience" in text

@@ -99,6 +99,7 @@ class AutoLink(Link):
     def _end(self, error: BaseException | None) -> None:
         if error is None:
             self._settle()
+        self._asked, self._works = None, []  # who holds them holds the sockets
         super()._end(error)
 
     # --- what the hook calls, on autograd's thread ---
@@ -154,22 +155,25 @@ class AutoLink(Link):
                 work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
                 return self._courier.watched(promise, is_last)
             self._works.append((work, buffer))
-            if is_last:
-                self._wait()
         except CommError as error:
             return self._give_up(error, buffer, is_last)
+        failed = self._wait() if is_last else None
+        if failed is not None:
+            return self._give_up(failed, buffer, is_last)
         promise.set_result(buffer)
         return promise
 
-    def _wait(self) -> None:
-        """DDP copies no bucket before it has handed over the last."""
-        try:
-            for work, buffer in self._works:
+    def _wait(self) -> CommError | None:
+        """DDP copies no bucket before it has handed over the last. What went wrong keeps no work, and so no socket."""
+        works, self._works = self._works, []
+        for work, buffer in works:
+            try:
                 work.wait()
-                self._divide(buffer)
-        except RuntimeError as error:
-            raise translate("all_reduce", error) from error
+            except RuntimeError as error:
+                return translate("all_reduce", error)
+            self._divide(buffer)
         self.times.end(busy=0.0)
+        return None
 
     def _carried(self, promise: Promise, buffer: torch.Tensor, begun: float, future: Any) -> None:
         try:
