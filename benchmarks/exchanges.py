@@ -1,7 +1,7 @@
 """What each exchange costs in accuracy, and its bytes: `benchmarks/exchanges.py --data FOLDER --tasks ncf mnist …`.
 
 Four ranks are threads of this process, which train as described in training.py. Bytes are those that a rank sends over
-its wire, by the rules of sparsewire.lab.volume: an all_gather takes (ranks − 1) × message, an all_reduce 2 (ranks −
+its wire, by the rules of sparsewire.cost.volume: an all_gather takes (ranks − 1) × message, an all_reduce 2 (ranks −
 1)/ranks × array.
 
 ncf, lstm_sparse   gradients of embeddings are sparse; all their rows are sent, in one of these ways. The other weights
@@ -42,12 +42,12 @@ from torch import nn
 from training import RANKS, Comparison, Row
 
 import sparsewire as sw
+from sparsewire.cost.volume import all_reduce
 from sparsewire.kernels import Array
 from sparsewire.lab.ratings import embedded
 from sparsewire.lab.scores import HIGHER
 from sparsewire.lab.tables import table
 from sparsewire.lab.tasks import Task
-from sparsewire.lab.volume import all_reduce
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.sparse import Sparse, elements
 from sparsewire.torch.prune import find_masks

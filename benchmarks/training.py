@@ -25,13 +25,13 @@ from torch import nn
 from sparsewire import Sparse, host
 from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
+from sparsewire.cost.volume import Tally
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.lab import measure
 from sparsewire.lab.curves import smooth
 from sparsewire.lab.scores import HIGHER, UNITS, shown
 from sparsewire.lab.tasks import Data, Part, Task, evaluate, loss_of
-from sparsewire.lab.volume import Tally
 from sparsewire.schedule import Settings
 from sparsewire.torch.bucket import to_coo
 from sparsewire.torch.optimizers import fit_optimizer

@@ -9,11 +9,12 @@ import pytest
 from command_line import fails, run
 
 from sparsewire.comm import run_ranks
-from sparsewire.lab import bench_exchange, exchange_tables, measure, volume
-from sparsewire.lab.coded import Coded, Speeds
-from sparsewire.lab.cost_model import MODELS, Cost, Link
-from sparsewire.lab.exchange_steps import DENSE, DISJOINT, IDENTICAL, SUPPORTS, Workload, run_step
-from sparsewire.lab.volume import Tally, Volume
+from sparsewire.cost import volume
+from sparsewire.cost.coded import Coded, Speeds
+from sparsewire.cost.model import DISJOINT, IDENTICAL, MODELS, Cost, Link
+from sparsewire.cost.volume import Tally, Volume
+from sparsewire.lab import bench_exchange, exchange_tables, measure
+from sparsewire.lab.exchange_steps import DENSE, SUPPORTS, Workload, run_step
 from sparsewire.registry import codecs
 
 LOAD = Workload(200_000, 2000, "indices=rice | values=qsgd(bits=7)")

@@ -12,7 +12,7 @@ from sparsewire.lab.bench_deepreduce import METHODS, NATURAL, made
 @pytest.mark.parametrize("method", [*METHODS, *NATURAL], ids=lambda method: method.scheme)
 def test_every_row_of_the_paper_is_a_scheme_that_round_trips(method: object) -> None:
     plan = sw.scheme(method.scheme)
-    assert plan == sw.scheme(str(plan)) == sw.scheme(plan.to_dict())
+    assert plan == sw.scheme(str(plan)) == sw.scheme(plan.to_dict()) == sw.scheme(plan.brief)
     x = made(5000)
     assert sw.decode(sw.encode(x, plan)).count > 0
 

@@ -211,6 +211,11 @@ class Averager:
             for opened, pieces in self._model.chosen(self._pieces, plan, self.clock):
                 self._send(opened, pieces, plan)
 
+    def pass_by(self, nbytes: int) -> None:
+        """Counts a dense step that was made elsewhere: nothing was owed, so a plain mean of its bytes was enough."""
+        self._bytes_dense += nbytes
+        self.step, self.was_sparse = self.step + 1, False
+
     def abandon(self) -> None:
         """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
         self.states.put_back()

@@ -12,6 +12,8 @@ from .states import States
 def owed(item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: States) -> Array:
     """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
     x = numbers[item.start : item.stop]
+    if _waits(x, plan):
+        return x.copy()
     known = plan.memory.remembers_dense and settings.is_sparse(item.name, item.whole)
     if not known and item.name not in states.by_name:
         return x.copy()
@@ -21,10 +23,17 @@ def owed(item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: 
 def settle(item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Settings, states: States) -> None:
     """What was owed of a parameter that travelled dense is paid."""
     x = numbers[item.start : item.stop]
+    if _waits(x, plan) and item.name in states.by_name:
+        return
     if plan.memory.buffers and settings.is_sparse(item.name, item.whole) and item.name in states.by_name:
         plan.memory.keep_dense(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
     else:
         states.drop(item.name)
+
+
+def _waits(x: Array, plan: Scheme) -> bool:
+    """Whether what is owed stays here: perhaps no rank used the parameter, and its mean will be dropped."""
+    return not plan.memory.remembers_dense and not has_gradient(x)
 
 
 def set_aside(segment: Segment, numbers: Array, plan: Scheme, states: States) -> None:

@@ -58,6 +58,17 @@ class Scheme:
         slots = (f"{slot}={getattr(self, slot)}" for slot in SLOTS[1:])
         return " | ".join([str(self.select), *slots])
 
+    @property
+    def brief(self) -> str:
+        """The shortest text of it: slots and settings that have their default are left out.
+
+        >>> scheme("topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual").brief
+        'topk(ratio=0.01) | indices=rice | values=qsgd(bits=7)'
+        """
+        slots = {slot: "+".join(codec.brief for codec in self._codecs(slot)) for slot in SLOTS[1:]}
+        told = (f"{slot}={words}" for slot, words in slots.items() if words != DEFAULTS[slot])
+        return " | ".join([self.select.brief, *told])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain types only: fit for JSON."""
         return {slot: getattr(self, slot).to_dict() for slot in SLOTS}

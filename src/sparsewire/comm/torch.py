@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.
 CPU = torch.device("cpu")
 # Torch 2.13 renamed it and warns about the old name, which is the only one that earlier versions know.
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+START_ALL_REDUCE = functools.partial(dist.all_reduce, async_op=True)
 
 
 class TorchCommunicator(Communicator):
@@ -53,6 +55,11 @@ class TorchCommunicator(Communicator):
         self._abandoned: list[Any] = []
         self._own = False  # whether the group ends with this communicator
 
+    @property
+    def device(self) -> torch.device:
+        """Where the engine wants its buffers."""
+        return self._device
+
     def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
         return self._count(self._slots(data, channel))
 
@@ -67,6 +74,16 @@ class TorchCommunicator(Communicator):
     def sum_bfloat16(self, bits: Halves) -> Halves:
         """Gloo and NCCL know bfloat16; NumPy hands its bits over as int16."""
         return self._reduce(bits.view(np.int16).copy(), "sum", torch.bfloat16).view(np.uint16)
+
+    def start_all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> dist.Work:
+        """Begins to combine a tensor over the ranks in its own memory; it lies where the engine wants its buffers.
+
+        No other collective may begin elsewhere before it has ended: ranks would take them in different orders.
+        """
+        nbytes = tensor.numel() * tensor.element_size()
+        self.bytes_received += nbytes
+        begun: dist.Work = self._collective("all_reduce", nbytes, START_ALL_REDUCE, tensor, OPS[op])
+        return begun
 
     def _reduce(self, total: Array, op: str, dtype: torch.dtype | None = None) -> Array:
         """In the array's own memory; `dtype` is what its bits stand for, if NumPy has no name for that."""
@@ -164,29 +181,29 @@ class TorchCommunicator(Communicator):
         if self._device != CPU:
             torch.from_numpy(array).copy_(tensor)
 
-    def _collective(self, name: str, nbytes: int, fn: Callable[..., Any], *args: Any) -> None:
+    def _collective(self, name: str, nbytes: int, fn: Callable[..., Any], *args: Any) -> Any:
         self.collectives += 1
         self.bytes_sent += nbytes
-        self._call(name, fn, *args)
+        return self._call(name, fn, *args)
 
-    def _call(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def _call(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._closed:
             raise CommError(f"{name}: the communicator is closed")
         try:
-            fn(*args, group=self._group, **kwargs)
+            return fn(*args, group=self._group, **kwargs)
         except (RuntimeError, ValueError) as error:
             # Gloo may still write into the buffers of a collective that failed.
             self._abandoned += args
             # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
             traceback.clear_frames(error.__traceback__)
-            raise _translate(name, error) from error
+            raise translate(name, error) from error
 
 
 def _rest_for(slot: Bytes) -> Bytes:
     return np.empty(max(0, length_of(slot) - SMALL), np.uint8)
 
 
-def _translate(name: str, error: Exception) -> CommError:
+def translate(name: str, error: Exception) -> CommError:
     """Torch tells a timeout from other failures only in its message."""
     text = str(error)
     late = any(word in text.lower() for word in ("timed out", "timeout"))

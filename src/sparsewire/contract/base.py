@@ -91,6 +91,14 @@ class Codec(ABC):
         settings = ", ".join(f"{name}={text(value)}" for name, value in self.config.items() if value is not None)
         return f"{self.id}({settings})" if settings else self.id
 
+    @property
+    def brief(self) -> str:
+        """The same without settings that have their default."""
+        kept = {item.name: getattr(self, item.name) for item in fields(self)}
+        told = (f"{item.name}={text(kept[item.name])}" for item in fields(self) if kept[item.name] != item.default)
+        settings = ", ".join(told)
+        return f"{self.id}({settings})" if settings else self.id
+
 
 def text(value: Any) -> str:
     """A setting's value as schemes write it."""

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import InputError
 from ..kernels import Array
 from ..schedule import Settings
-from . import measure
+from . import advise_step, measure
 from .arrays import load_gradients
 from .candidates import CANDIDATES, FREQUENCY, Bench, rank
 from .gradient_facts import CORRELATED, NEITHER, SHARES, UNCORRELATED, describe
@@ -46,6 +46,8 @@ CAUTION = (
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.model is not None or args.parameters is not None or args.rate is not None:
+        return advise_step.main(args)
     measure.need_for_picture(args.picture)
     arrays = _gradients(args)
     result = run(arrays, args.error or [0.5])
@@ -56,7 +58,10 @@ def main(args: argparse.Namespace) -> int:
 
 def _gradients(args: argparse.Namespace) -> dict[str, Array]:
     if bool(args.files) == (args.live is not None):
-        raise InputError("advise takes files of gradients, or --live MODULE:FUNCTION, one of them")
+        raise InputError(
+            "advise takes files of gradients, or --live MODULE:FUNCTION, one of them; "
+            "or, to predict a step, --model or --parameters"
+        )
     if args.live is None:
         if args.save is not None:
             raise InputError("--save keeps what --live captures; these gradients are in files already")

@@ -113,8 +113,9 @@ def add_demo(commands: Any) -> None:
 
 def add_advise(commands: Any) -> None:
     parser = add(
-        commands, "advise", lab("advise"), "what kind of gradients these are, and schemes by bytes at equal error",
-        "Every scheme is measured: its setting is searched until frames that were encoded and decoded meet the error.",
+        commands, "advise", lab("advise"), "schemes by bytes at equal error on your gradients, or by your step's time",
+        "Of gradients, every scheme is measured: its setting is searched until frames that were encoded and decoded "
+        "meet the error. Of a step (--model or --parameters), link and codecs are measured and its time is predicted.",
     )  # fmt: skip
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="gradients in .npz or .npy files")
     parser.add_argument(
@@ -128,6 +129,45 @@ def add_advise(commands: Any) -> None:
     )
     parser.add_argument("--picture", type=output_file, metavar="OUT.png", help="draw it")
     add_json(parser)
+    _add_step(parser.add_argument_group("of a step", "started on its ranks (torchrun), or told --rate and --ranks"))
+
+
+def _add_step(parser: Any) -> None:
+    parser.add_argument(
+        "--model", metavar="MODULE:FUNCTION", help="time its step: FUNCTION() returns a model and a training step"
+    )
+    parser.add_argument("--parameters", type=amount, metavar="25M", help="instead of --model, with --step-ms")
+    parser.add_argument("--step-ms", type=milliseconds, metavar="MS", help="of a step without exchange")
+    parser.add_argument("--rate", type=read_rate, help="of every rank's link, instead of measuring it: 100mbit, 1gbit")
+    parser.add_argument("--ranks", type=count, metavar="P", help="with --rate")
+    parser.add_argument("--latency", type=latency, default="50", metavar="US", help="µs a round, with --rate (50)")
+    parser.add_argument(
+        "--ratio", type=share, action="append", help="share that is sent, may be repeated (default: 1%%)"
+    )
+    parser.add_argument("--scheme", action="append", help="one more to predict, may be repeated")
+    parser.add_argument("--optimizer", choices=["momentum", "adam"], help="whose accuracy is named (default: both)")
+
+
+def amount(word: str) -> int:
+    """A number of parameters."""
+    units = {"k": 1e3, "m": 1e6, "b": 1e9}
+    try:
+        found = float(word[:-1]) * units[word[-1].lower()] if word[-1:].lower() in units else float(word)
+    except ValueError:
+        found = 0.0
+    if not 1 <= found < 1e15:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of parameters: 25M or 25000000")
+    return int(found)
+
+
+def milliseconds(word: str) -> float:
+    try:
+        found = float(word)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e9:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of milliseconds above 0")
+    return found
 
 
 def whole(word: str) -> int:

@@ -1,8 +1,8 @@
 """`sparsewire bench exchange`: bytes, decode time and step time of every exchange against the number of ranks.
 
-Bytes are counted on in-process ranks by the rules of volume.py; times are those of processes over gloo, on links that
-are not limited and, as root, on slower ones. Beside each measurement stands what cost_model.py says, which then goes on
-to 10,000 ranks.
+Bytes are counted on in-process ranks by the rules of cost/volume.py; times are those of processes over gloo, on links
+that are not limited and, as root, on slower ones. Beside each measurement stands what cost/model.py says, which then
+goes on to 10,000 ranks.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..comm import Communicator, run_ranks
+from ..cost.coded import Coded, Speeds
+from ..cost.model import IDENTICAL, Cost, Link, Load, predict
+from ..cost.volume import Tally, Volume
 from ..errors import InputError
 from ..registry import codecs
 from ..scheme import Scheme
 from . import exchange_tables, measure
 from .arguments import UNLIMITED
-from .coded import Coded, Speeds
-from .cost_model import Cost, Link, Load, predict
-from .exchange_steps import DENSE, IDENTICAL, SUPPORTS, Workload, run_step
+from .exchange_steps import DENSE, SUPPORTS, Workload, run_step
 from .launch import Place, launch_ranks
 from .measure import Advance, Run
 from .network import bits_per_second, burst, network, obstacle
 from .stopping import stoppable
 from .tables import publish
-from .volume import Tally, Volume
 
 # An exchange with several ways has a row for each; one that is not named here has a row with its default settings.
 WAYS: dict[str, Sequence[str]] = {

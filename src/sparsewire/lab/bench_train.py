@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..auto import read_auto
 from ..errors import InputError
 from ..scheme import scheme
 from . import measure
@@ -25,7 +26,7 @@ BLOCK = 5  # steps of one arm before the next arm runs
 
 
 def main(args: argparse.Namespace) -> int:
-    scheme(args.scheme)  # an error is reported here, before any rank starts
+    read_auto(args.scheme) or scheme(args.scheme)  # an error is reported here, before any rank starts
     rounds = max(1, round(args.steps / BLOCK))
     steps = min(args.steps, BLOCK)
     result = run(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..comm import Communicator
+from ..cost.model import DISJOINT, IDENTICAL
+from ..cost.timing import values
 from ..exchange import Clock, Piece, Turn, average_dense
 from ..kernels import Array
 from ..scheme import Scheme, scheme
-from . import measure
 
 DENSE = "dense all_reduce"
-IDENTICAL, DISJOINT = "identical", "disjoint"
 SUPPORTS = (IDENTICAL, DISJOINT)
 
 
@@ -39,11 +39,6 @@ class Workload:
         x = np.zeros(self.numel, np.float32)
         x[places[(rank % parts) * self.entries :][: self.entries]] = values(self.entries, seed=rank)
         return x
-
-
-def values(count: int, seed: int) -> Array:
-    normal = measure.noise(count, seed)
-    return normal + np.copysign(np.float32(1), normal)
 
 
 def run_step(x: Array, plan: Scheme | None, comm: Communicator, step: int = 0) -> Clock:

@@ -22,7 +22,7 @@ def live_gradients(spec: str, steps: int, skip: int) -> dict[str, Array]:
         raise InputError("--live needs torch: pip install torch")
     from ..torch import capture
 
-    model, step = _made(_function(spec), spec)
+    model, step = make_live(spec)
     with capture(model, steps, skip=skip) as taken:
         while not taken.done:
             before = taken.seen
@@ -32,10 +32,21 @@ def live_gradients(spec: str, steps: int, skip: int) -> dict[str, Array]:
     return {name: measurable(array, f"{name} (--skip leaves first steps out)") for name, array in taken.arrays.items()}
 
 
-def _function(spec: str) -> Callable[[], Any]:
+def make_live(spec: str, option: str = "--live") -> tuple[Any, Callable[[], object]]:
+    """The model and the training step that `MODULE:FUNCTION` returns."""
+    import torch
+
+    told = f"{option} {spec}"
+    made = _function(spec, told)()
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module) and callable(made[1])):
+        raise InputError(f"{told}: {WANTED}, not {type(made).__name__}")
+    return made
+
+
+def _function(spec: str, told: str) -> Callable[[], Any]:
     module, _, name = spec.partition(":")
     if not module or not name:
-        raise InputError(f"--live {spec}: say MODULE:FUNCTION, such as train:make")
+        raise InputError(f"{told}: say MODULE:FUNCTION, such as train:make")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -43,17 +54,8 @@ def _function(spec: str) -> Callable[[], Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise InputError(f"--live {spec}: no module {error.name} here or on PYTHONPATH") from None
+        raise InputError(f"{told}: no module {error.name} here or on PYTHONPATH") from None
     if not callable(found):
-        raise InputError(f"--live {spec}: {module} has no function {name}")
+        raise InputError(f"{told}: {module} has no function {name}")
     function: Callable[[], Any] = found
     return function
-
-
-def _made(make: Callable[[], Any], spec: str) -> tuple[Any, Callable[[], object]]:
-    import torch
-
-    made = make()
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module) and callable(made[1])):
-        raise InputError(f"--live {spec}: {WANTED}, not {type(made).__name__}")
-    return made

@@ -1,4 +1,4 @@
-"""Timing on a shared, noisy machine: cases are interleaved, and the minimum is reported."""
+"""What measurements share: the machine that they were made on, a progress bar; timing and inputs are in `cost`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import importlib.util
 import os
 import platform
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,41 +15,14 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..cost.timing import Advance
+from ..cost.timing import Run as Run
+from ..cost.timing import interleaved as interleaved
+from ..cost.timing import least as least
+from ..cost.timing import noise as noise
+from ..cost.timing import share as share
+from ..cost.timing import uniform_indices as uniform_indices
 from ..errors import SparsewireError
-from ..kernels import Array
-
-Run = Callable[[], object]
-Advance = Callable[[str], None]
-BURST, CALLS = 0.02, 3
-
-
-def interleaved(
-    runs: Mapping[str, Run], repeat: int, advance: Advance, slow: frozenset[str] = frozenset()
-) -> dict[str, float]:
-    """Least seconds of each run over `repeat` rounds of bursts; a slow one is called once a round.
-
-    Each is called once beforehand without timing: a first call can take ten times as long (page faults), and a cold
-    baseline would make the others look better than they are.
-    """
-    best = dict.fromkeys(runs, float("inf"))
-    for turn in range(repeat):
-        for name, run in runs.items():
-            advance(name)
-            if turn == 0:
-                run()
-            best[name] = min(best[name], least(run, calls=1 if name in slow else CALLS))
-    return best
-
-
-def least(run: Run, calls: int = CALLS) -> float:
-    """Least seconds of a burst of at least `calls` calls and 20 ms, so that short runs find warm caches."""
-    best, end = float("inf"), time.perf_counter() + BURST
-    while calls > 0 or time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-        calls -= 1
-    return best
 
 
 def has(package: str) -> bool:
@@ -134,22 +106,3 @@ def _plain_line(total: int) -> Iterator[Advance]:
         yield advance
     finally:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-# --- inputs ------------------------------------------------------------------------------------------------------
-
-
-def noise(count: int, seed: int = 0) -> Array:
-    """Standard normal float32."""
-    return np.random.default_rng(seed).standard_normal(count, np.float32)
-
-
-def uniform_indices(numel: int, count: int, seed: int = 0) -> Array:
-    """`count` of `numel` indices, ascending, drawn uniformly without replacement."""
-    chosen = np.random.default_rng(seed).choice(numel, count, replace=False, shuffle=False)
-    return np.sort(chosen).astype(kernels.index_dtype(numel))
-
-
-def share(ratio: float, numel: int) -> int:
-    """The number of entries that a ratio of `numel` selects, at least one."""
-    return min(numel, max(1, round(ratio * numel)))

@@ -7,6 +7,7 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError("sparsewire.torch needs PyTorch: pip install 'sparsewire[torch]'", name="torch") from None
 
+from ..auto import Auto
 from ..schedule import dgc_schedule, falling_ratio, theta_schedule, warmup_ratio
 from .attach import attach
 from .capture import Capture, capture
@@ -18,6 +19,6 @@ from .local_link import LocalLink
 from .prune import Pruned, prune
 
 __all__ = [
-    "Capture", "Link", "LocalLink", "Pruned", "attach", "capture", "deal", "dgc_schedule", "falling_ratio", "load",
-    "load_dcp", "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
+    "Auto", "Capture", "Link", "LocalLink", "Pruned", "attach", "capture", "deal", "dgc_schedule", "falling_ratio",
+    "load", "load_dcp", "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
 ]  # fmt: skip

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from ..auto import Auto, read_auto
 from ..errors import InputError
 from ..schedule import Ratios
 from ..scheme import Spec
 from .agree import agree, refuse
+from .auto_link import AutoLink, open_pilot, steered
 from .checks import Exclude, find_ddp, is_positive, named_parameters, read_settings
 from .group import CourierGroup
 from .hook import free_hook
@@ -22,7 +24,7 @@ from .prune import find_masks, masked
 
 def attach(
     model: torch.nn.Module,
-    scheme: Spec,
+    scheme: Spec | Auto,
     *,
     select_per: str = "parameter",
     dense_below: int = 1024,
@@ -41,7 +43,8 @@ def attach(
     """Compresses the model's gradients from the next backward on. Every rank calls it, with the same arguments.
 
     model: wrapped in DistributedDataParallel; torch.compile or Lightning Fabric may be around that.
-    scheme: string, dict or `Scheme`, e.g. "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual".
+    scheme: string, dict or `Scheme`, e.g. "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"; or "auto"
+        (`Auto`): dense or compressed, whichever is faster here, measured while it runs.
     select_per: "parameter", or "bucket" to let parameters in one DDP bucket compete for the selection, or "model" for
         one threshold over all of them (with topk); the exchange then waits for the last bucket.
     dense_below, exclude: parameters smaller than this, or whose name matches a pattern (or for which a function of
@@ -68,10 +71,14 @@ def attach(
     group = CourierGroup(wrapped.process_group, timeout if is_positive(timeout) else None)
     try:
         try:
+            auto = read_auto(scheme)
+            first: Any = scheme if auto is None else auto.plans[0]
             settings = read_settings(
-                named, scheme, select_per, dense_below, exclude, warmup_steps, ratio_schedule, scaler, seed, on_step,
-                timeout, clip_norm, nodes,
+                named, first, select_per, dense_below, exclude, warmup_steps,
+                ratio_schedule, scaler, seed, on_step, timeout, clip_norm, nodes,
             )  # fmt: skip
+            if auto is not None:
+                settings = steered(settings, auto)
             if not isinstance(follow_rate, bool):
                 raise InputError(f"follow_rate is True or False, not {follow_rate!r}")
             fit = fit_optimizer(optimizer, settings, named)
@@ -83,8 +90,12 @@ def attach(
         except Exception as error:
             refuse(group.comm, error)
             raise
-        agree(group.comm, settings, named, masked(settings, named))
-        return Link({parameter: name for name, parameter in named.items()}, group, settings, hook, fit)
+        agree(group.comm, settings, named, {"auto": auto and str(auto), **masked(settings, named)})
+        names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named.items()}
+        if auto is None:
+            return Link(names, group, settings, hook, fit)
+        pilot = open_pilot(group, auto, settings, sum(parameter.numel() for parameter in names))
+        return AutoLink(names, group, settings, hook, fit, pilot)
     except BaseException:
         group.leave()
         raise

@@ -71,7 +71,7 @@ def read_settings(
         raise InputError(f"clip_norm is a number above 0, or None, not {clip_norm!r}")
     if not is_positive(timeout):
         raise InputError(f"timeout is a number of seconds above 0, or None, not {timeout!r}")
-    schedule = SchemeSchedule(_usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
+    schedule = SchemeSchedule(usable(read_scheme(scheme)), warmup_steps, ratio_schedule)
     names = excluded(named, exclude)
     scale = None if scaler is None else scaler.get_scale
     shapes = {name: (*parameter.shape, *(2,) * parameter.is_complex()) for name, parameter in named.items()}
@@ -96,7 +96,7 @@ def is_positive(timeout: Any) -> bool:
     return number and math.isfinite(timeout) and timeout > 0
 
 
-def _usable(scheme: Scheme) -> Scheme:
+def usable(scheme: Scheme) -> Scheme:
     """Refuses what would fail, or send nothing, at the first step."""
     if getattr(scheme.select, "k", None) == 0:
         raise SchemeError(f"{scheme.select} selects nothing: give k=1 or more, or a ratio")

@@ -31,6 +31,7 @@ class Parcel(Generic[Task]):
     promise: torch.futures.Future[torch.Tensor]
     fallback: torch.Tensor
     ready: Any
+    error: BaseException | None = None  # what went wrong already, elsewhere
 
 
 class Courier(Generic[Task]):
@@ -56,6 +57,15 @@ class Courier(Generic[Task]):
         """What DDP waits for; `buffer` is what it gets after an error, before backward raises it."""
         promise = future_on(buffer.device)
         self._queue.put(Parcel(task, promise, buffer, mark(buffer.device)))
+        return self.watched(promise, is_last)
+
+    def fail(self, error: BaseException, promise: torch.futures.Future[torch.Tensor], fallback: torch.Tensor) -> None:
+        """What was promised outside of this thread has failed: as if its work had."""
+        nothing: Any = None
+        self._queue.put(Parcel(nothing, promise, fallback, mark(fallback.device), error))
+
+    def watched(self, promise: torch.futures.Future[torch.Tensor], is_last: bool) -> torch.futures.Future[torch.Tensor]:
+        """A promise to DDP; backward raises at its end what has gone wrong by then."""
         if torch._C._current_graph_task_id() < 0:  # DDP's join() calls hooks outside of backward
             return promise.then(self._result)
         if is_last:
@@ -101,6 +111,8 @@ class Courier(Generic[Task]):
     def _try(self, parcel: Parcel[Task]) -> None:
         try:
             with self._streams.behind(parcel.ready, parcel.fallback.device):
+                if parcel.error is not None:
+                    raise parcel.error
                 self._work(parcel)
         except BaseException as error:
             self.error = error

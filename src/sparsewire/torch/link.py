@@ -181,8 +181,11 @@ class Link:
             self._finish()
 
     def _finish(self) -> None:
-        parcels, self._step = self._step, []
         self.averager.finish()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        parcels, self._step = self._step, []
         # Only now: once DDP has its futures, the user may save or read what this step has left behind.
         for parcel in parcels:
             parcel.promise.set_result(self._result(parcel.task))

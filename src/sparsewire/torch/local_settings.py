@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from .. import presets
+from ..auto import read_auto
 from ..comm import Communicator
 from ..errors import CommError, InputError, SchemeError
 from ..lengths import Every, Lengths, split
@@ -47,6 +48,8 @@ class LocalSettings:
 
     def read(self, model: LocalModel) -> tuple[Settings, Plan]:
         """For the averager, and for the rounds."""
+        if read_auto(self.scheme) is not None:
+            raise InputError("local_steps has no auto: name a scheme or a preset; attach(model, 'auto') is for DDP")
         told = presets.local_settings(self.scheme)
         self._check()
         every = self._told("every", told)

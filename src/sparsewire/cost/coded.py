@@ -20,9 +20,7 @@ from ..scheme import Scheme
 from ..seal import Sealed, Selection, seal
 from ..sparse import Sparse
 from ..wire import Frame, pack_message
-from . import measure
-from .exchange_steps import values
-from .measure import Run
+from .timing import BURST, Run, interleaved, uniform_indices, values
 
 MOST = 20_000  # entries that are coded to learn a size; that of more is in proportion
 FRAMES = 16  # the same of frames in a message
@@ -78,10 +76,10 @@ class Coded:
         parts = [whole, whole.like(whole.indices, values(whole.count, seed=2))] if summed else _halves(whole)
         return len(pack_message([code(parts, "all", self._plan)])) / part
 
-    def speeds(self, entries: int, numel: int) -> Speeds:
+    def speeds(self, entries: int, numel: int, rounds: int = ROUNDS, burst: float = BURST) -> Speeds:
         """Measured on one thread, with nothing else running in this process."""
         out = np.zeros(numel, np.float32)
-        spent = measure.interleaved(self._runs(entries, out), ROUNDS, lambda name: None)
+        spent = interleaved(self._runs(entries, out), rounds, lambda name: None, burst=burst)
         frames = {name: spent[name] for name in ("encode_frame", "decode_frame")}
         per_entry = {name: max(0.0, spent[name] - spent[f"{name}_frame"]) / entries for name in ("encode", "decode")}
         per_entry |= {name: spent[name] / entries for name in ("encode_mean", "decode_mean", "insert", "query")}
@@ -112,12 +110,18 @@ class Coded:
     def _sample(self, entries: int, numel: int, part: float) -> Sealed:
         count = round(part * entries)
         size = max(count, round(part * numel))
-        where = measure.uniform_indices(size, count, seed=1)
+        where = uniform_indices(size, count, seed=1)
         return self._seal(Sparse.trusted(where, values(count, seed=1), (size,), "float32"))
 
     def _seal(self, entries: Sparse) -> Sealed:
         offer = Selection(entries.indices, entries.values, entries.at, entries.shape)
         return seal(self._plan, Context("float32", entries.numel, key=1, own_key=2), offer)
+
+
+@functools.lru_cache(maxsize=64)
+def coded(plan: Scheme) -> Coded:
+    """What is known of a scheme's codecs; sizes that were found once are not looked for again."""
+    return Coded(plan)
 
 
 def _halves(whole: Sparse) -> list[Sparse]:

@@ -25,11 +25,11 @@ from ..exchange.levels import Carrier
 from ..scheme import Scheme
 from . import volume
 from .coded import Coded, Speeds
-from .exchange_steps import IDENTICAL
 from .volume import Volume
 
 NOTICE, TOLD, NOTE = 5, 9, 60  # bytes: in front of `reduce_scatter`'s messages; that come first in `shared`, `sketch`
 FLOATS = {"float32": 4, "bfloat16": 2}  # bytes per number that is summed
+IDENTICAL, DISJOINT = "identical", "disjoint"  # how the ranks' supports lie
 DECODING = frozenset({"decode", "decode_frame", "query"})
 
 

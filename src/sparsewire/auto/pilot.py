@@ -1,0 +1,277 @@
+"""`Pilot`: chooses dense or one of several schemes, step by step, from what the ranks measure.
+
+1. Each rank notes its steps: seconds, when its buckets were ready, how long dense exchanges took (`Sample`).
+2. At a check the ranks agree on these numbers, by the maximum over all ranks. From there on everything is computed from
+   agreed numbers, so all ranks decide alike.
+3. The cost model says how long a step takes each way. What was run already is corrected by measured / modelled; a
+   scheme that was not is corrected like the others.
+4. Dense is left for a scheme that is shorter by the margin, and taken up again as soon as it is no longer. Schemes that
+   are predicted to be about as short as the one in use are tried once.
+
+The link: dense steps tell its rate by themselves. Compressed ones send too little for that, so a probe is made now and
+then; its rate is brought to the scale of dense steps by what both said when both were known (`bias`).
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..cost.model import Link
+from ..cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
+from ..cost.volume import all_reduce
+from ..kernels import Array
+from ..scheme import Scheme
+from .settings import Wheel
+from .trial import LEAST, link_of, probe_size
+
+logger = logging.getLogger("sparsewire")
+DENSE = "dense"
+EVERY = 8  # steps between checks of dense steps
+SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
+WINDOW = 8  # samples, at most
+CLEAR = 1.3  # times faster: needs no second check
+TRY = 3.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
+HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
+PROBE_SECONDS = 0.03  # that a probe takes at the rate that is known
+PROBE_SHARE, PROBE_STEPS = 0.03, (10, 40)  # of the time that probes may take; steps between them
+CORRECTION, BIAS = (0.01, 100.0), (0.2, 5.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A step as this rank saw it: its seconds, those before its first bucket, those in which a dense exchange went on
+    (0 if that was not timed), and its buckets."""
+
+    seconds: float
+    rest: float
+    busy: float
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Switch:
+    step: int
+    before: str
+    after: str
+    reason: str
+
+
+class Pilot:
+    """Everything is the same on all ranks but for the samples."""
+
+    def __init__(
+        self, plans: Sequence[Scheme], codecs: Mapping[Scheme, Codecs], link: Link, size: int, wheel: Wheel,
+        margin: float = 0.05, first: int = 0, late: bool = False, speaks: bool = False,
+    ) -> None:  # fmt: skip
+        """`codecs` has what `coding(plan)` costs; `first`: no scheme before this step; `late`: schemes exchange after
+        the last bucket; `speaks`: switches are logged here."""
+        self.ways: tuple[Scheme | None, ...] = (None, *plans)
+        self._codecs = {plan: codecs[coding(plan)] for plan in plans}
+        self._size, self._wheel = size, wheel
+        self._margin, self._late, self._speaks = margin, late, speaks
+        self.samples: list[Sample] = []
+        self.choice, self.since, self.hold = 0, 0, HOLD
+        self.link, self.probed, self.bias = link, link.byte, 1.0
+        self.unmatched = True  # whether dense steps are still to be compared with the last probe
+        self.corrections: list[float | None] = [None] * len(self.ways)
+        self.wanted: int | None = None
+        self.next_check = max(2, first - 1)
+        self.next_probe = 0
+        self.compute = Compute(0.0, ())
+        self.predictions: list[float] = []
+        self.measured = 0.0
+        self.reason = "dense until it is measured"
+        self.switches: list[Switch] = []
+
+    # --- what is measured ---
+
+    def note(self, step: int, sample: Sample) -> None:
+        """A step that has ended; the first one after a switch is not like the others."""
+        if step > self.since:
+            self.samples = [*self.samples, sample][-WINDOW:]
+
+    def due(self, step: int) -> bool:
+        """Whether the ranks agree at the end of this step."""
+        return step >= self.next_check
+
+    def probe_bytes(self, step: int) -> int:
+        """How large a probe belongs to this step's check; 0 for none, as dense steps need none."""
+        if self.choice == 0 or not (step >= self.next_probe or self.wanted == 0):
+            return 0
+        return probe_size(self.link.byte, self._size, PROBE_SECONDS)
+
+    def report(self, probe: tuple[float, float] = (0.0, 0.0)) -> Array:
+        """What this rank measured, for a maximum over the ranks: negative where the least counts."""
+        last = self.samples[-1].parts if self.samples else ()
+        middle = [self._middle(name) for name in ("seconds", "rest", "busy")]
+        least = [-middle[2], probe[0], -probe[1]]
+        return np.array([*middle[:2], *least, *(part.ready for part in last)], np.float64)
+
+    def _middle(self, name: str) -> float:
+        found = [getattr(sample, name) for sample in self.samples]
+        return statistics.median(filter(None, found)) if any(found) else 0.0
+
+    # --- what follows from it ---
+
+    def decide(self, step: int, agreed: Array, probe_bytes: int = 0) -> None:
+        """At the end of a step: how the next ones go, by the numbers that all ranks have agreed on."""
+        if not self.samples:
+            self.next_check = step + 2
+            return
+        self._learn(agreed, probe_bytes)
+        self._predict()
+        if probe_bytes:
+            self._plan_probe(step)
+        target, reason = self._target()
+        if target != self.choice and self._sure(step, target):
+            self._switch(step + 1, target, reason)
+            return
+        self.wanted = None if target == self.choice else target
+        steady = step + EVERY if self.choice == 0 else max(step + SETTLE, self.next_probe)
+        self.next_check = steady if self.wanted is None else step + SETTLE
+
+    def _learn(self, agreed: Array, probe_bytes: int) -> None:
+        seconds, rest, busy, small, large, *ready = (float(number) for number in agreed)
+        parts = [replace(part, ready=at) for part, at in zip(self.samples[-1].parts, ready, strict=True)]
+        self.measured, self.compute = seconds, Compute(rest, parts)
+        if probe_bytes:
+            found = link_of(small, -large, probe_bytes, self._size)
+            self.probed, self.unmatched = max(found.byte, LEAST), True
+            self.link = Link(found.latency, self.probed * self.bias)
+        if self.choice == 0 and busy:
+            self._learn_dense(-busy)
+        self.samples = []
+
+    def _learn_dense(self, busy: float) -> None:
+        moved = [all_reduce(part.nbytes, self._size) for part in self.compute.parts]
+        waiting = self.link.latency * sum(one.rounds for one in moved)
+        byte = max(busy / 10, busy - waiting) / max(1.0, sum(one.sent for one in moved))
+        self.link = replace(self.link, byte=max(byte, LEAST))
+        if self.unmatched:
+            self.bias, self.unmatched = _within(BIAS, self.link.byte / max(self.probed, LEAST)), False
+
+    def _predict(self) -> None:
+        modelled = [self._model(way) for way in self.ways]
+        self.corrections[self.choice] = _within(CORRECTION, self.measured / modelled[self.choice])
+        known = [one for one in self.corrections[1:] if one is not None]
+        usual = sum(known) / len(known) if known else 1.0
+        self.predictions = [
+            seconds * (usual if factor is None else factor)
+            for seconds, factor in zip(modelled, self.corrections, strict=True)
+        ]
+
+    def _model(self, way: Scheme | None) -> float:
+        if way is None:
+            return max(LEAST, dense_step(self.compute, self.link, self._size))
+        compute = self.compute.late() if self._late else self.compute
+        return max(LEAST, sparse_step(way, self._codecs[way], compute, self.link, self._size))
+
+    def _target(self) -> tuple[int, str]:
+        """The way to go, and why."""
+        now, dense = self.predictions[self.choice], self.predictions[0]
+        best = min(range(1, len(self.ways)), key=self.predictions.__getitem__)
+        if self.choice == 0:
+            enough = self.predictions[best] * (1 + self._margin) < dense
+            return (best, "predicted to be faster") if enough else (0, "no scheme is faster by the margin")
+        if dense <= min(now, self.predictions[best]):
+            return 0, "predicted to be faster"
+        new = [way for way in range(1, len(self.ways)) if self._untried(way, now)]
+        if new:
+            return min(new, key=self.predictions.__getitem__), "tried, for it may be faster"
+        if self.predictions[best] * (1 + self._margin / 2) < now:
+            return best, "faster"
+        return self.choice, "no other is faster by the margin"
+
+    def _untried(self, way: int, now: float) -> bool:
+        return self.corrections[way] is None and self.predictions[way] < min(now * TRY, self.predictions[0])
+
+    def _sure(self, step: int, target: int) -> bool:
+        """Whether to switch at once: small gains, and what a probe alone promises, are looked at twice."""
+        if self.choice and target:
+            return True
+        twice = self.wanted == target
+        if target == 0:
+            return twice
+        clear = self.predictions[0] > CLEAR * self.predictions[target]
+        return clear or (twice and (not self.switches or step - self.since >= self.hold))
+
+    def _switch(self, step: int, target: int, reason: str) -> None:
+        was, now = self._name(self.choice), self._name(target)
+        why = f"{reason}: {_ms(self.predictions[target])} a step, {was} {_ms(self.predictions[self.choice])}"
+        self.switches.append(Switch(step, was, now, why))
+        if 0 in (self.choice, target):
+            soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
+            self.hold = min(LONGEST, 2 * self.hold) if soon else HOLD
+        self.choice, self.since, self.reason, self.wanted = target, step, why, None
+        self.next_check, self._wheel.plan = step + SETTLE, self.ways[target]
+        if self._speaks:
+            logger.info("auto: from step %d on %s: %s", step, now, why)
+
+    def _plan_probe(self, step: int) -> None:
+        spent, (low, high) = 2 * (PROBE_SECONDS + self._size * self.link.latency), PROBE_STEPS
+        self.next_probe = step + int(min(high, max(low, spent / max(LEAST, PROBE_SHARE * self.measured))))
+
+    # --- what is told, and saved ---
+
+    def _name(self, way: int) -> str:
+        plan = self.ways[way]
+        return DENSE if plan is None else plan.brief
+
+    def stats(self) -> dict[str, Any]:
+        """What was chosen and why: the link's rate in bits a second, seconds of computing, of codecs and of steps."""
+        names = [self._name(way) for way in range(len(self.ways))]
+        return {
+            "choice": names[self.choice],
+            "since": self.since,
+            "reason": self.reason,
+            "rate": 8 / max(self.link.byte, LEAST),
+            "latency": self.link.latency,
+            "compute": self.compute.seconds,
+            "step": self.measured,
+            "codecs": {plan.brief: one.seconds(self.compute.numel) for plan, one in self._codecs.items()},
+            "predictions": dict(zip(names, self.predictions, strict=False)),
+            "switches": [asdict(one) for one in self.switches],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types only; the same on every rank."""
+        return {
+            "ways": [self._name(way) for way in range(len(self.ways))],
+            **{name: getattr(self, name) for name in SAVED},
+            "corrections": list(self.corrections),
+            "latency": self.link.latency,
+            "byte": self.link.byte,
+            "switches": [asdict(one) for one in self.switches],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved state; of other candidates, it starts again."""
+        if list(state["ways"]) != [self._name(way) for way in range(len(self.ways))]:
+            logger.warning("auto: the saved state is of other candidates; it starts dense")
+            return
+        for name in SAVED:
+            setattr(self, name, state[name])
+        self.corrections = list(state["corrections"])
+        self.link = Link(state["latency"], state["byte"])
+        self.switches = [Switch(**one) for one in state["switches"]]
+        self._wheel.plan, self.samples = self.ways[self.choice], []
+
+
+SAVED = (
+    "choice", "since", "hold", "probed", "bias", "unmatched", "wanted", "next_check", "next_probe", "measured",
+    "reason",
+)  # fmt: skip
+
+
+def _within(limits: tuple[float, float], value: float) -> float:
+    return min(limits[1], max(limits[0], value))
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"

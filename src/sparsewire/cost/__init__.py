@@ -1,0 +1,1 @@
+"""What an exchange costs: bytes by rule (`volume`), codecs measured (`coded`), seconds by the α–β model (`model`)."""

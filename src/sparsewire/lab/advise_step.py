@@ -1,0 +1,214 @@
+"""`sparsewire advise --model … | --parameters …`: whether compression shortens a training step, and which scheme does.
+
+Measured: the link between the ranks that it is started on (or told: `--rate`), what the model computes in a step (or
+told: `--step-ms`), and what the codecs cost on this machine. From these the cost model says how long a step takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..auto import measure_link, read_auto, survey
+from ..comm import Communicator
+from ..comm.threads import Hub, ThreadCommunicator
+from ..cost.model import Link
+from ..cost.step import Codecs, Compute, coding, dense_bytes, dense_step, sparse_bytes, sparse_step
+from ..errors import InputError
+from ..scheme import Scheme, scheme
+from . import compute as computing
+from . import measure
+from .network import bits_per_second
+from .risk import OPTIMIZERS, SOURCE, risk
+from .tables import number, publish, table
+
+PLAIN, HALF = "plain DDP", "torch's fp16 hook"
+MORE = ("exchange=shared(support=leader)",)  # what `auto` does not try
+MARGIN = 1.05  # times shorter, for a scheme to be worth it
+PROBE = 0.2  # seconds
+WIRE = 1514 / 1448  # bytes of a full packet, to those of it that are not headers
+COLUMNS = ["", "step ms", "× faster", "MB sent", "own codecs ms", "scheme"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is predicted: ranks, their link, what they compute, what codecs cost."""
+
+    size: int
+    link: Link
+    compute: Compute
+    codecs: Mapping[Scheme, Codecs]
+
+
+def main(args: argparse.Namespace) -> int:
+    check(args)
+    plans = candidates(args.ratio or [0.01], args.scheme or [])
+    with ranks() as comm:
+        scene = look(comm, plans, args)
+    if comm.rank == 0:
+        result = run(scene, plans, args.optimizer)
+        result = {
+            "machine": measure.machine(),
+            "measured": {"link": args.rate is None, "step": bool(args.model)},
+            **result,
+        }
+        publish(show(result), result, args.json)
+    return 0
+
+
+def check(args: argparse.Namespace) -> None:
+    """Mistakes are told before the work."""
+    if args.files or args.live or args.save or args.picture or args.error:
+        raise InputError(
+            "advise looks at gradients (files or --live), or at a step (--model or --parameters): one of them"
+        )
+    if (args.model is None) == (args.parameters is None):
+        raise InputError("say what a step computes: --model MODULE:FUNCTION, or --parameters 25M --step-ms 300")
+    if (args.parameters is None) != (args.step_ms is None):
+        raise InputError(
+            "--parameters and --step-ms belong together: how many, and how long a step without exchange is"
+        )
+    alone = _world() == 1
+    if alone and (args.rate is None or args.ranks is None):
+        raise InputError("say --rate 100mbit --ranks 4, or start it on the ranks: torchrun … -m sparsewire advise …")
+    if not alone and args.rate is None and args.ranks not in (None, _world()):
+        raise InputError(f"--ranks {args.ranks}: the link between the {_world()} ranks here is measured; leave it out")
+
+
+def _world() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+@contextmanager
+def ranks() -> Iterator[Communicator]:
+    """The ranks that torchrun started, or one alone."""
+    if _world() == 1:
+        yield ThreadCommunicator(Hub(1, timeout=60.0), 0)
+        return
+    if not measure.has("torch"):
+        raise InputError("several ranks need torch: pip install torch")
+    import torch.distributed as dist
+
+    from ..comm import TorchCommunicator
+
+    dist.init_process_group("gloo")
+    try:
+        yield TorchCommunicator()
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def candidates(ratios: Sequence[float], more: Sequence[str]) -> list[Scheme]:
+    """Those of `auto`, an exchange of sums, and what the user names."""
+    found = [scheme(spec) for spec in more]
+    for ratio in ratios:
+        auto = read_auto(f"auto(ratio={ratio!r})")
+        assert auto is not None
+        found += [*auto.plans, *(scheme(f"topk(ratio={ratio!r}) | {exchange}") for exchange in MORE)]
+    return list(dict.fromkeys(found))
+
+
+def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) -> Scene:
+    """All ranks at the same time, so that those that share cores are measured as they will be."""
+    comm.barrier()
+    if args.model is not None:
+        compute = _slowest(computing.measured(args.model), comm)
+    else:
+        compute = computing.assumed(args.parameters, args.step_ms / 1e3)
+    codecs = survey(comm, plans, compute.numel)
+    if args.rate is not None:
+        link = Link(args.latency, WIRE * 8 / bits_per_second(args.rate))
+        return Scene(args.ranks or comm.size, link, compute, codecs)
+    return Scene(comm.size, measure_link(comm, PROBE), compute, codecs)
+
+
+def _slowest(compute: Compute, comm: Communicator) -> Compute:
+    """As long as on the slowest rank."""
+    longer = float(comm.all_reduce(np.array([compute.seconds]), "max")[0]) / compute.seconds
+    parts = [replace(part, ready=longer * part.ready) for part in compute.parts]
+    return Compute(longer * compute.rest, parts)
+
+
+def run(scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None) -> dict[str, Any]:
+    """Every candidate's predicted step, the one to take, and what it may cost in accuracy."""
+    rows = [_dense(scene, PLAIN, 1.0), _dense(scene, HALF, 0.5), *(_row(scene, plan) for plan in plans)]
+    plain = rows[0]["seconds"]
+    rows = [{**row, "times_faster": plain / row["seconds"]} for row in rows]
+    best = min(rows[2:], key=lambda row: float(row["seconds"]))
+    chosen = best if best["seconds"] * MARGIN < plain else rows[0]
+    density = scene.codecs[coding(scheme(best["scheme"]))].density
+    return {
+        "ranks": scene.size,
+        "link": {"rate": 8 / scene.link.byte if scene.link.byte else None, "latency": scene.link.latency},
+        "compute": {"seconds": scene.compute.seconds, "parameters": scene.compute.numel,
+                    "buckets": [asdict(part) for part in scene.compute.parts]},
+        "rows": sorted(rows, key=lambda row: float(row["seconds"])),
+        "recommended": chosen["scheme"] or PLAIN,
+        "times_faster": chosen["times_faster"],
+        "risk": [] if chosen is rows[0] else risk(density, [optimizer] if optimizer else OPTIMIZERS),
+    }  # fmt: skip
+
+
+def _dense(scene: Scene, name: str, share: float) -> dict[str, Any]:
+    parts = [replace(part, nbytes=round(share * part.nbytes)) for part in scene.compute.parts]
+    compute = replace(scene.compute, parts=parts)
+    seconds, sent = dense_step(compute, scene.link, scene.size), dense_bytes(compute, scene.size)
+    return {"candidate": name, "scheme": None, "seconds": seconds, "bytes": sent, "codecs": 0.0}
+
+
+def _row(scene: Scene, plan: Scheme) -> dict[str, Any]:
+    codecs = scene.codecs[coding(plan)]
+    seconds = sparse_step(plan, codecs, scene.compute, scene.link, scene.size)
+    sent, name = sparse_bytes(plan, codecs, scene.compute, scene.size), f"{plan.select.id}, {plan.exchange.id}"
+    own = codecs.seconds(scene.compute.numel)
+    return {"candidate": name, "scheme": plan.brief, "seconds": seconds, "bytes": sent, "codecs": own}
+
+
+# --- the text ----------------------------------------------------------------------------------------------------
+
+
+def show(result: Mapping[str, Any]) -> str:
+    rows = [
+        [row["candidate"], number(1e3 * row["seconds"], 1), number(row["times_faster"]), number(row["bytes"] / 1e6, 2),
+         number(1e3 * row["codecs"], 1), row["scheme"] or ""]
+        for row in result["rows"]
+    ]  # fmt: skip
+    parts = [f"{measure.machine_line(result['machine'])}\n{_facts(result)}", table(COLUMNS, rows), _verdict(result)]
+    return "\n\n".join([*parts, *_risks(result["risk"])])
+
+
+def _facts(result: Mapping[str, Any]) -> str:
+    link, compute, measured = result["link"], result["compute"], result["measured"]
+    rate = "not limited" if link["rate"] is None else f"{link['rate'] / 1e6:,.0f} Mbit/s"
+    way = "measured" if measured["link"] else "given"
+    step = "measured" if measured["step"] else "given"
+    return (
+        f"{result['ranks']} ranks; link {way}: {rate}, {1e6 * link['latency']:,.0f} µs a round; "
+        f"{compute['parameters']:,} parameters, {1e3 * compute['seconds']:,.1f} ms a step without exchange ({step}), "
+        f"in {len(compute['buckets'])} buckets"
+    )
+
+
+def _verdict(result: Mapping[str, Any]) -> str:
+    if result["recommended"] == PLAIN:
+        return (
+            "Plain DDP is faster, or as fast: no scheme is predicted to shorten its step by 5 %. Do not compress here."
+        )
+    return (
+        f"Predicted {result['times_faster']:.1f} × faster than plain DDP: {result['recommended']}\n"
+        'Predictions are for these machines as they are; attach(model, "auto") measures as it trains, and falls back.'
+    )
+
+
+def _risks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if rows:
+        lines = [f"  {row['optimizer']}, {row['meaning']}: {'; '.join(row['changes'])}" for row in rows]
+        head = f"Accuracy, against dense in the same steps, where {rows[0]['density']:.1%} was measured ({SOURCE}):"
+        yield "\n".join([head, *lines])

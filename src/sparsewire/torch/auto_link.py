@@ -1,0 +1,237 @@
+"""`AutoLink`: a link whose steps are dense or compressed, as its pilot says.
+
+Compressed steps are any link's. Dense ones cost no more than plain DDP's with torch's own hook: each bucket is added up
+where it is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when backward
+has nothing left to do. No thread, callback or copy stands between. That is possible as long as nothing is owed: the
+first dense step after compressed ones goes through the averager, which sends what waits.
+
+All ranks take the pilot's checks at the same steps. After a dense step the numbers travel while the next step is
+computed; after a compressed one on the courier's thread, once DDP has its gradients. A step begins when they are there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..auto import Auto, Pilot, Steered, Times, measure_link, probe, survey
+from ..auto.pilot import PROBE_SECONDS
+from ..comm.torch import translate
+from ..errors import CommError, InputError
+from ..schedule import SchemeSchedule, Settings
+from .bucket import Bucket
+from .checks import usable
+from .courier import Parcel
+from .group import CourierGroup
+from .hook import HookState
+from .link import Link
+from .optimizers import Fit
+from .streams import future_on
+
+Promise = torch.futures.Future[torch.Tensor]
+
+
+def steered(settings: Settings, auto: Auto) -> Settings:
+    """The settings with a schedule that can be steered; each candidate must suit them."""
+    if settings.nodes not in (None, 1):
+        raise InputError("auto predicts ranks that are all alike: leave nodes out, or name a scheme instead of auto")
+    schedule = settings.schedule
+    for plan in auto.plans:
+        replace(settings, schedule=SchemeSchedule(usable(plan), schedule.warmup_steps, schedule.ratios))
+    return replace(settings, schedule=Steered(auto.plans[0], schedule.warmup_steps, schedule.ratios))
+
+
+def open_pilot(group: CourierGroup, auto: Auto, settings: Settings, numel: int) -> Pilot:
+    """A pilot that knows this link and these machines. Every rank calls it."""
+    codecs, link = survey(group.comm, auto.plans, numel), measure_link(group.comm, PROBE_SECONDS)
+    assert isinstance(settings.schedule, Steered)
+    late = settings.select_per == "model" or settings.clip_norm is not None
+    return Pilot(
+        auto.plans, codecs, link, group.comm.size, settings.schedule.wheel, float(auto.margin),
+        settings.schedule.warmup_steps, late, speaks=group.comm.rank == 0,
+    )  # fmt: skip
+
+
+class AutoLink(Link):
+    """Made by `attach(model, "auto")`; `stats()["auto"]` says what it does and why."""
+
+    def __init__(
+        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
+        fit: Fit | None, pilot: Pilot,
+    ) -> None:  # fmt: skip
+        self.pilot, self.times = pilot, Times()
+        self._engine = group.comm
+        self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
+        self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
+        needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
+        self._free = not any(needs)  # of what takes an averager in dense steps, too
+        self._nbytes = 0
+        self._works: list[tuple[dist.Work, torch.Tensor]] = []
+        self._dense_seconds = 0.0
+        self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
+        self._lost: CommError | None = None
+        self._idle = threading.Event()  # the courier has nothing to do
+        self._idle.set()
+        super().__init__(names, group, settings, hook, fit)
+
+    def stats(self) -> dict[str, Any]:
+        """Those of any link, and under "auto" what was chosen, when and why."""
+        return {**super().stats(), "auto": self.pilot.stats()}
+
+    def state_dict(self) -> dict[str, Any]:
+        self._settle()
+        return {**super().state_dict(), "auto": {**self.pilot.state_dict(), "clean": self._clean}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._settle()
+        super().load_state_dict(state)
+        self.times.clear()
+        self._clean = bool(state.get("auto", {}).get("clean"))
+        if "auto" in state:
+            self.pilot.load_state_dict(state["auto"])
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self._settle()
+        self._asked, self._works = None, []  # who holds them holds the sockets
+        super()._end(error)
+
+    # --- what the hook calls, on autograd's thread ---
+
+    def handle(self, bucket: dist.GradBucket) -> Promise:
+        buffer, is_last = bucket.buffer(), bucket.is_last()
+        if not self._inside:
+            self._begin()
+        self._inside = not is_last
+        nbytes = buffer.numel() * buffer.element_size()
+        self._nbytes += nbytes
+        self.times.bucket(buffer.numel(), nbytes)
+        if self._lost is not None:
+            return self._give_up(self._lost, buffer, is_last)
+        return self._carry(buffer, is_last) if self._plain else super().handle(bucket)
+
+    def _begin(self) -> None:
+        self._settle()
+        sample = self.times.begin()
+        if sample is not None:
+            self.pilot.note(self.step - 1, sample)
+        self._nbytes, self._works = 0, []
+        failed = self._courier.error is not None
+        self._plain = self._clean and self._free and not failed and self.averager.scheme is None
+        if not (self._plain or failed):
+            self._idle.clear()
+
+    def _settle(self) -> None:
+        """Waits for a check that is on its way, and follows it."""
+        while not self._idle.wait(0.1):
+            if self._courier.error is not None:
+                return
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        step, work, agreed = asked
+        try:
+            work.wait()
+        except RuntimeError as error:
+            self._lost = translate("all_reduce", error)
+        else:
+            self.pilot.decide(step, agreed.cpu().numpy())
+
+    def _carry(self, buffer: torch.Tensor, is_last: bool) -> Promise:
+        """What plain DDP does with a bucket. Before a check each exchange is timed, which takes a callback."""
+        begun, promise = self.times.timer(), future_on(buffer.device)
+        timed = buffer.device.type != "cpu" or (self.pilot.due(self.step + 1) and not self.pilot.due(self.step))
+        try:
+            work = self._engine.start_all_reduce(buffer.div_(self.comm.size) if _is_half(buffer) else buffer)
+            if is_last:
+                self._pass_by()
+            if timed:
+                work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
+                return self._courier.watched(promise, is_last)
+            self._works.append((work, buffer))
+        except CommError as error:
+            return self._give_up(error, buffer, is_last)
+        failed = self._wait() if is_last else None
+        if failed is not None:
+            return self._give_up(failed, buffer, is_last)
+        promise.set_result(buffer)
+        return promise
+
+    def _wait(self) -> CommError | None:
+        """DDP copies no bucket before it has handed over the last. What went wrong keeps no work, and so no socket."""
+        works, self._works = self._works, []
+        for work, buffer in works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                return translate("all_reduce", error)
+            self._divide(buffer)
+        self.times.end(busy=0.0)
+        return None
+
+    def _carried(self, promise: Promise, buffer: torch.Tensor, begun: float, future: Any) -> None:
+        try:
+            future.value()
+        except RuntimeError as error:
+            self._courier.fail(translate("all_reduce", error), promise, buffer)
+        else:
+            self.times.span(begun)
+            promise.set_result(self._divide(buffer))
+
+    def _divide(self, buffer: torch.Tensor) -> torch.Tensor:
+        """A sum becomes a mean, while the next bucket is still on its way."""
+        return buffer if _is_half(buffer) else buffer.div_(self.comm.size)
+
+    def _pass_by(self) -> None:
+        """Ends a dense step that needed no averager; where the pilot wants to know, asks the ranks."""
+        step = self.step
+        self.averager.pass_by(self._nbytes)
+        if self.pilot.due(step):
+            told = torch.from_numpy(self.pilot.report()).to(self._engine.device)
+            self._asked = step, self._engine.start_all_reduce(told, "max"), told
+
+    def _give_up(self, error: CommError, buffer: torch.Tensor, is_last: bool) -> Promise:
+        promise = future_on(buffer.device)
+        self._courier.fail(error, promise, buffer)
+        return self._courier.watched(promise, is_last)
+
+    # --- what the courier does ---
+
+    def _work(self, parcel: Parcel[Bucket]) -> None:
+        try:
+            super()._work(parcel)
+            if parcel.task.is_last:
+                self._check()
+        except BaseException:
+            self._idle.set()
+            raise
+        if parcel.task.is_last:
+            self._idle.set()
+
+    def _finish(self) -> None:
+        tables = any(parcel.task.is_sparse for parcel in self._step)
+        finite = self.averager.finish()
+        self._clean = not (tables or self.averager.was_sparse) and (finite or self._clean)
+        dense = self.averager.clock.seconds.get("dense", 0.0)
+        busy, self._dense_seconds = dense - self._dense_seconds, dense
+        self.times.end(busy)
+        self._hand_over()
+
+    def _check(self) -> None:
+        """All ranks at the same step: what they measured, and what follows."""
+        step = self.step - 1
+        if self.pilot.due(step):
+            nbytes = self.pilot.probe_bytes(step)
+            found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
+            self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
+
+
+def _is_half(buffer: torch.Tensor) -> bool:
+    """Numbers whose sum may be too large: they are divided first, as plain DDP does with all."""
+    return buffer.dtype == torch.float16

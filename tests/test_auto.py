@@ -1,0 +1,306 @@
+"""`auto`: what it decides from what it is told, on a link and machine that are made up; nothing here is timed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sparsewire.auto import Auto, Pilot, Sample, Steered, Times, Wheel, read_auto
+from sparsewire.auto.trial import link_of, measure_codecs, measure_link, probe, probe_size, survey
+from sparsewire.comm import run_ranks
+from sparsewire.cost.coded import Speeds
+from sparsewire.cost.model import Link
+from sparsewire.cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
+from sparsewire.cost.volume import all_reduce
+from sparsewire.errors import SchemeError
+from sparsewire.scheme import scheme
+
+FAST, SLOW = Link(5e-5, 2e-10), Link(5e-5, 8e-8)  # not limited; 100 Mbit/s
+SPEEDS = Speeds(3e-9, 3e-9, 2e-5, 5e-5, 1e-8, 1e-8, 2e-9, 2e-9, 1e-8, 1e-9, 0.0)
+CODECS = Codecs(2e-9, 1e-9, 1.0, 0.01, SPEEDS)
+READY = (0.0, 0.004, 0.008)
+PLANS = read_auto("auto").plans
+
+
+class World:
+    """Ranks whose steps take what the model says, times what they really take: `factors`, by way; and some noise."""
+
+    def __init__(self, link: Link, numel: int = 1_000_000, size: int = 4, noise: float = 0.0, **settings):
+        self.link, self.size, self.noise, self.step = link, size, noise, 0
+        self.factors = [1.0] * (1 + len(PLANS))
+        self.parts = tuple(Part(at, numel // 3, 4 * numel // 3) for at in READY)
+        self.draw = np.random.default_rng(0)
+        self.wheels = [Wheel() for _ in range(2)]
+        codecs = dict.fromkeys(map(coding, PLANS), CODECS)
+        self.pilots = [Pilot(PLANS, codecs, link, size, wheel, **settings) for wheel in self.wheels]
+        self.choices: list[int] = []
+        self.probes: list[int] = []
+
+    def seconds(self, way: int) -> float:
+        compute, plan = Compute(0.01, self.parts), self.pilots[0].ways[way]
+        if plan is None:
+            return self.factors[0] * dense_step(compute, self.link, self.size)
+        return self.factors[way] * sparse_step(plan, CODECS, compute, self.link, self.size)
+
+    def run(self, steps: int) -> list[int]:
+        """The ways of so many steps; what two ranks measure differs, what they decide does not."""
+        for _ in range(steps):
+            way = self.pilots[0].choice
+            assert (
+                self.pilots[1].choice == way and self.wheels[0].plan == self.wheels[1].plan == self.pilots[0].ways[way]
+            )
+            nbytes = self.pilots[0].probe_bytes(self.step)
+            if self.pilots[0].due(self.step):
+                reports = [pilot.report(self._probe(nbytes) if nbytes else (0.0, 0.0)) for pilot in self.pilots]
+                for pilot in self.pilots:
+                    pilot.decide(self.step, np.max(reports, axis=0), nbytes)
+                self.probes += [self.step] * bool(nbytes)
+            for pilot in self.pilots:
+                pilot.note(self.step, self._sample(way))
+            self.choices.append(way)
+            self.step += 1
+        return self.choices[-steps:]
+
+    def _sample(self, way: int) -> Sample:
+        seconds = self.seconds(way) * (1 + self.noise * float(self.draw.uniform(-1, 1)))
+        moved = [all_reduce(part.nbytes, self.size) for part in self.parts]
+        busy = sum(self.link.latency * one.rounds + self.link.byte * one.sent for one in moved)
+        return Sample(seconds, 0.01, busy if way == 0 else 0.0, self.parts)
+
+    def _probe(self, nbytes: int) -> tuple[float, float]:
+        small, moved = 2 * (self.size - 1) * self.link.latency, all_reduce(nbytes, self.size)
+        return small, small + self.link.byte * moved.sent * (1 + self.noise * float(self.draw.uniform(-1, 1)))
+
+
+def best(world: World) -> float:
+    return min(world.seconds(way) for way in range(1 + len(PLANS)))
+
+
+# --- decisions ---------------------------------------------------------------------------------------------------
+
+
+def test_dense_stays_where_it_is_fastest_and_no_probe_is_made():
+    world = World(FAST)
+    assert world.seconds(0) == best(world)
+    assert world.run(200) == [0] * 200
+    assert world.probes == [] and world.pilots[0].switches == []
+
+
+def test_a_slow_link_is_compressed_within_20_steps_by_the_best_scheme():
+    world = World(SLOW, numel=25_000_000)
+    world.factors = [1.0, 1.6, 2.0, 1.1, 1.9]
+    ways = world.run(40)
+    assert ways[:3] == [0, 0, 0] and 0 not in ways[3:]
+    assert world.seconds(ways[19]) == best(world) and set(ways[19:]) == {ways[19]}
+    assert set(ways[3:19]) > {ways[19]}  # those predicted to be about as fast were tried
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_a_rate_that_falls_and_rises_is_followed(noise):
+    world = World(FAST, noise=noise)
+    assert set(world.run(60)) == {0}
+    world.link = SLOW
+    ways = world.run(100)
+    assert all(ways[20:])
+    assert world.seconds(ways[-1]) < 1.05 * best(world)
+    world.link = FAST
+    ways = world.run(150)
+    assert set(ways[50:]) == {0}
+
+
+@pytest.mark.parametrize("link", [FAST, Link(5e-5, 2e-9), Link(5e-5, 4e-9), Link(5e-5, 8e-9), SLOW])
+def test_noise_makes_it_switch_rarely(link):
+    world = World(link, noise=0.2)
+    world.run(60)
+    settled = len(world.pilots[0].switches)
+    world.run(1000)
+    assert len(world.pilots[0].switches) - settled <= 12
+    share = sum(world.seconds(way) for way in world.choices[60:]) / (1000 * best(world))
+    assert share < 1.1
+
+
+def test_a_scheme_that_turns_out_slower_than_predicted_is_left_and_not_tried_again():
+    world = World(Link(5e-5, 4e-9), numel=25_000_000)
+    assert 2 * min(map(world.seconds, range(1, 5))) < world.seconds(0)
+    world.factors[1:] = [8.0] * len(PLANS)
+    assert best(world) == world.seconds(0)
+    ways = world.run(200)
+    assert any(ways[:20]) and set(ways[40:]) == {0}
+    assert world.pilots[0].stats()["choice"] == "dense" and "faster" in world.pilots[0].reason
+
+
+def test_probes_take_a_small_share_of_the_time():
+    world = World(SLOW)
+    world.run(400)
+    steps = np.diff(world.probes[3:])
+    assert steps.min() >= 10 and steps.max() <= 40
+    spent = sum(2 * sum(world._probe(world.pilots[0].probe_bytes(10**9))) for _ in world.probes[3:])
+    assert spent < 0.06 * 400 * world.seconds(world.choices[-1])
+
+
+def test_a_probe_that_is_wrong_once_moves_nothing():
+    world = World(SLOW)
+    world.run(60)
+    wrong, world._probe = world._probe, lambda nbytes: (3e-4, 3.1e-4)
+    while not world.probes or world.probes[-1] < 60:
+        world.run(1)
+    world._probe = wrong
+    assert all(world.run(60))
+
+
+def test_no_scheme_before_the_warm_up_ends():
+    world = World(SLOW, first=30)
+    ways = world.run(40)
+    assert set(ways[:30]) == {0} and all(ways[31:])
+
+
+def test_schemes_that_wait_for_the_last_bucket_are_predicted_so():
+    early, late = World(SLOW, numel=25_000_000), World(SLOW, numel=25_000_000, late=True)
+    for world in (early, late):
+        world.run(4)
+    assert late.pilots[0].predictions[1] > early.pilots[0].predictions[1]
+
+
+def test_switches_are_logged_once_and_told(caplog):
+    with caplog.at_level(logging.INFO, "sparsewire"):
+        world = World(SLOW, numel=25_000_000)
+        world.pilots[0]._speaks = True
+        world.run(40)
+    told = world.pilots[0].stats()
+    assert len(caplog.records) == len(told["switches"]) >= 1
+    first = told["switches"][0]
+    assert (first["step"], first["before"]) == (3, "dense") and "ms" in first["reason"]
+    assert told["choice"] == world.wheels[0].plan.brief and told["predictions"]["dense"] > told["step"]
+    assert told["rate"] == pytest.approx(1e8, rel=0.1) and told["compute"] == pytest.approx(0.018)
+    assert told["codecs"][told["choice"]] == pytest.approx(3e-9 * 25e6, rel=1e-3)
+
+
+@pytest.mark.parametrize("stop", [2, 7, 25, 83])
+def test_a_saved_pilot_goes_on_as_the_one_that_was_not_stopped(stop):
+    whole, first, second = (World(SLOW) for _ in range(3))
+    first.run(stop)
+    whole.run(stop)
+    for pilot, saved in zip(second.pilots, first.pilots, strict=True):
+        pilot.load_state_dict(saved.state_dict())
+        assert pilot.state_dict() == saved.state_dict()
+        pilot.samples = saved.samples
+    second.step = stop
+    assert second.run(100) == whole.run(100)
+
+
+def test_a_state_of_other_candidates_starts_again(caplog):
+    world = World(SLOW, numel=25_000_000)
+    world.run(30)
+    other = Pilot(PLANS[:1], {coding(PLANS[0]): CODECS}, SLOW, 4, Wheel())
+    other.load_state_dict(world.pilots[0].state_dict())
+    assert other.choice == 0 and "other candidates" in caplog.text
+
+
+# --- the model of a step -----------------------------------------------------------------------------------------
+
+
+def test_an_exchange_overlaps_with_backward():
+    compute, link = Compute(1.0, [Part(0.0, 10, 40), Part(0.5, 10, 40), Part(2.0, 10, 40)]), Link(0.0, 0.01)
+    assert dense_step(compute, link, 2) == pytest.approx(1 + 2 + 0.4)  # 40 bytes each way: 0.4 s
+    assert dense_step(compute, replace(link, byte=0.1), 2) == pytest.approx(1 + 3 * 4)
+    assert dense_step(compute.late(), link, 2) == pytest.approx(1 + 2 + 3 * 0.4)
+    assert compute.seconds == 3.0 and compute.numel == 30
+
+
+def test_codecs_are_measured_and_agreed_on():
+    plans = [scheme("topk(5%)"), scheme("topk(5%) | exchange=reduce_scatter"), scheme("topk(2%) | values=raw")]
+    codecs = measure_codecs(plans[0], 20_000)
+    assert codecs.density == pytest.approx(0.05, rel=0.01) and codecs.front > 0 < codecs.back and codecs.sharing >= 1
+    assert Codecs.of(codecs.numbers) == codecs
+    found = run_ranks(2, lambda comm: survey(comm, plans, 5000))
+    assert found[0] == found[1] and set(found[0]) == {coding(plans[0]), coding(plans[2])}
+
+
+def test_a_probe_tells_latency_and_rate():
+    ticks = iter(np.cumsum([0.0, 5.0, 0.0, 2.0, 0.0, 0.5, 0.0, 3.0]).tolist())
+    small, large = run_ranks(1, lambda comm: probe(comm, 4000, timer=lambda: next(ticks)))[0]
+    assert (small, large) == (0.5, 2.0)
+    assert run_ranks(2, lambda comm: measure_link(comm, 0.001).byte > 0) == [True, True]
+    assert probe_size(8e-8, 4, 0.03) == 1 << 18 and probe_size(1e-8, 4, 0.03) == 2_000_000
+    assert link_of(0.75, 2.0, 4000, 4) == Link(0.125, pytest.approx(1.25 / 6000))
+
+
+# --- times -------------------------------------------------------------------------------------------------------
+
+
+def clock(*ticks: float) -> Callable[[], float]:
+    found = iter(ticks)
+    return lambda: next(found)
+
+
+def test_a_step_is_what_lies_between_two_ends():
+    times = Times(clock(1.0, 2.0, 3.0, 10.0, 11.0, 12.5, 14.0))
+    assert times.begin() is None
+    times.bucket(5, 20)
+    times.span(times.timer())  # 2.0 … 3.0
+    assert times.begin() is None  # it followed none
+    times.bucket(5, 20)
+    times.bucket(7, 28)
+    times.span(10.5)  # … 12.5
+    times.span(11.5)  # … 14.0, at the same time in part
+    sample = times.begin()
+    assert sample == Sample(11.0, 7.0, 3.5, (Part(0.0, 5, 20), Part(1.0, 7, 28)))
+    times.clear()
+    assert times.begin() is None
+
+
+def test_on_the_courier_the_end_is_told():
+    times = Times(clock(1.0, 4.0, 8.0, 9.0))
+    times.begin()
+    times.bucket(5, 20)
+    times.end(0.0)
+    times.begin()
+    times.bucket(5, 20)
+    times.end(0.7)
+    assert times.begin() == Sample(5.0, 4.0, 0.7, (Part(0.0, 5, 20),))
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def test_the_text_names_candidates():
+    assert len(PLANS) == 4 and {plan.select for plan in PLANS} == {scheme("topk(1%)").select}
+    told = read_auto("auto(ratio=5%, margin=20%) | values=raw | exchange=root | memory=dgc(momentum=0.8)")
+    assert told.plans == (scheme("topk(5%) | values=raw | exchange=root | memory=dgc(momentum=0.8)"),)
+    assert told.margin == 0.2 and read_auto(told) is told
+    assert read_auto("topk(1%)") is read_auto({"select": "topk"}) is read_auto(scheme("topk(1%)")) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: read_auto("auto(ratio=0)"), "ratio"),
+        (lambda: read_auto("auto(rate=1%)"), "did you mean 'ratio'"),
+        (lambda: read_auto("auto(1%)"), "by name"),
+        (lambda: read_auto("auto(margin=much)"), "margin"),
+        (lambda: read_auto("auto(margin=-5%)"), "margin"),
+        (lambda: read_auto("auto | values=qsdg"), "qsgd"),
+        (lambda: read_auto("auto | memory=none | memory=residual"), "twice"),
+        (lambda: Auto([]), "one scheme at least"),
+        (lambda: Auto("topk(1%)"), "list of schemes"),
+        (lambda: Auto([3]), "string, a dict or a Scheme"),
+        (lambda: Auto(["topk(1%)", "topk(1%) | memory=none"]), "one memory"),
+        (lambda: Auto(["nonzero | exchange=shared(support=mask)"]), "support=mask"),
+        (lambda: Auto(["topk(1%)"], margin=True), "margin"),
+    ],
+)
+def test_nonsense_is_refused(make, reason):
+    with pytest.raises(SchemeError, match=reason):
+        make()
+
+
+def test_a_wheel_steers_a_schedule():
+    steered = Steered(PLANS[0], 2, [(4, 0.5)])
+    assert steered.at(9) is None
+    steered.wheel.plan = PLANS[1]
+    assert steered.at(1) is None and steered.at(9) == PLANS[1]
+    assert steered.at(3).select.ratio == 0.5 and steered.at(3).exchange == PLANS[1].exchange

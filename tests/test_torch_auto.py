@@ -1,0 +1,55 @@
+"""`attach(model, "auto")` on real ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_pool import Pool
+
+
+@pytest.mark.parametrize("dtype", ["", "float64"])
+def test_dense_steps_are_plain_ddps_and_go_without_the_courier(ranks: Pool, dtype: str) -> None:
+    for found in ranks.play("auto.dense_is_plain", dtype=dtype):
+        assert set(found["parcels"]) == {0} and found["steps"] == 6
+        assert 1 < found["ratio"] < 1.1  # with what the ranks agree on
+
+
+@pytest.mark.parametrize("settings", [{"kind": "words"}, {"clip_norm": 1e6}])
+def test_what_needs_the_averager_goes_through_it(ranks: Pool, settings: dict[str, Any]) -> None:
+    for found in ranks.play("auto.dense_is_plain", **settings):
+        assert set(found["parcels"]) == set(range(6))
+
+
+@pytest.mark.parametrize("kind", ["plain", "words", "branches"])
+def test_no_switch_loses_anything(ranks: Pool, kind: str) -> None:
+    for ways in ranks.play("auto.owes_nothing", kind=kind):
+        assert ways[:16] == ["dense"] * 3 + ["sparse"] * 4 + ["dense"] * 3 + ["sparse"] * 6
+
+
+@pytest.mark.parametrize("stop", [3, 6, 9, 13])
+def test_a_resumed_run_is_one_that_was_never_stopped(ranks: Pool, tmp_path: Path, stop: int) -> None:
+    ranks.play("auto.resumes_exactly", ranks=2, folder=str(tmp_path), stop=stop)
+
+
+def test_momentum_in_front_of_the_selection_resumes_as_well(ranks: Pool, tmp_path: Path) -> None:
+    ranks.play("auto.resumes_exactly", ranks=2, folder=str(tmp_path), stop=9, scheme="auto | memory=dgc(momentum=0.9)")
+
+
+def test_ranks_choose_alike_by_what_they_measure_and_say_so_once(ranks: Pool) -> None:
+    answers = ranks.play("auto.chooses_alone")
+    choices = {answer[0] for answer in answers}
+    assert len(choices) == 1 and choices != {"dense"}
+    assert answers[0][1] == answers[1][1] == answers[2][1] and answers[0][1][0]["before"] == "dense"
+    assert [answer[2] for answer in answers] == [1, 0, 0]
+
+
+def test_nonsense_is_refused_by_every_rank(ranks: Pool) -> None:
+    ranks.play("auto.refuses")
+
+
+def test_a_rank_that_leaves_in_a_dense_step_is_named(ranks: Pool) -> None:
+    answers = ranks.play("auto.says_who_failed")
+    for text in (answers[0], answers[2]):
+        assert "rank 1: ValueError: out of patience" in text
