@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+import warm
 from command_line import fails, run
 
 from sparsewire.comm import run_ranks
-from sparsewire.lab import bench_exchange, exchange_tables, measure, volume
+from sparsewire.lab import bench_exchange, exchange_tables, launch, measure, volume
 from sparsewire.lab.coded import Coded, Speeds
 from sparsewire.lab.cost_model import MODELS, Cost, Link
 from sparsewire.lab.exchange_steps import DENSE, DISJOINT, IDENTICAL, SUPPORTS, Workload, run_step
@@ -142,8 +143,9 @@ def test_a_step_leaves_the_gradient_as_it_was(exchange):
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def test_bytes_times_and_the_way_to_10000_ranks(tmp_path, capsys):
+def test_bytes_times_and_the_way_to_10000_ranks(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch")
+    monkeypatch.setattr(launch, "subprocess", warm.WORKERS)
     words = ["--numel", 5000, "--ranks", 2, 4, 16, "--processes", 2, "--links", "unlimited", "--steps", 1]
     words += ["--exchanges", "allgather", "--json", tmp_path / "x.json", "--picture", tmp_path / "new" / "x.png"]
     assert run("bench", "exchange", *words) == 0
