@@ -77,6 +77,18 @@ class PeerError(FrameError):
     """A peer sent bytes that are not the frame that was due; every rank raises it and names the peer."""
 
 
+class StaleBase(SparsewireError):
+    """A federated client and the server do not stand at the same round; says how the client is brought up to date."""
+
+
+class UpdateRefused(SparsewireError, ValueError):
+    """A federated client's update that is not counted. Nothing has changed, and the round goes on."""
+
+    def __init__(self, client: object, reason: str) -> None:
+        super().__init__(f"client {client!r}: {reason}")
+        self.client, self.reason = client, reason
+
+
 def add_note(error: BaseException, note: str) -> None:
     """Says more about an error without changing what it is; a traceback shows it from Python 3.11 on."""
     if hasattr(error, "add_note"):

@@ -1,7 +1,8 @@
 """The outer rule: how the common weights move by the mean change that a round of local steps brought.
 
 The mean of Δ = θ − θ_r over the ranks is taken as a gradient, so `sgd(rate=1.0)` puts the common weights at the mean of
-the ranks' own (FedAvg), and `sgd(rate=0.7, momentum=0.9, nesterov=true)` is DiLoCo's rule (arXiv 2311.08105).
+the ranks' own (FedAvg), `sgd(rate=0.7, momentum=0.9, nesterov=true)` is DiLoCo's rule (arXiv 2311.08105), and
+`adam(rate=0.01)` is FedAdam.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from .contract import Codec
 from .errors import SchemeError
@@ -63,7 +66,37 @@ class OuterSGD(OuterRule):
         return weights - kind(self.rate) * step, {"momentum": momentum}
 
 
-OUTER_RULES: dict[str, type[OuterRule]] = {OuterSGD.id: OuterSGD}
+@dataclass(frozen=True)
+class OuterAdam(OuterRule):
+    """FedAdam (arXiv 2003.00295): m ← β₁ m + (1 − β₁) mean; v ← β₂ v + (1 − β₂) mean²; θ ← θ − rate · m / (√v + eps).
+
+    Without bias correction, as published.
+    """
+
+    id = "adam"
+
+    rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 0.001
+
+    def check(self) -> None:
+        self.expect(self.rate > 0 and self.eps > 0, "rate and eps are above 0")
+        self.expect(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "beta1 and beta2 lie in 0 ≤ beta < 1")
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        return "momentum", "variance"
+
+    def move(self, weights: Array, mean: Array, kept: Kept) -> tuple[Array, Kept]:
+        kind = weights.dtype.type
+        momentum = kind(self.beta1) * kept["momentum"] + kind(1 - self.beta1) * mean
+        variance = kind(self.beta2) * kept["variance"] + kind(1 - self.beta2) * mean * mean
+        step = kind(self.rate) * momentum / (np.sqrt(variance) + kind(self.eps))
+        return weights - step, {"momentum": momentum, "variance": variance}
+
+
+OUTER_RULES: dict[str, type[OuterRule]] = {OuterSGD.id: OuterSGD, OuterAdam.id: OuterAdam}
 OuterSpec: TypeAlias = "str | Mapping[str, Any] | OuterRule"
 
 

@@ -81,6 +81,19 @@ def diloco(every: str = "50", rate: str = "0.7", momentum: str = "0.9") -> Recip
     return Recipe("nonzero | indices=best | values=raw | memory=none", local)
 
 
+def fedavg(every: str = "10") -> Recipe:
+    """FedAvg (arXiv 1602.05629): all of the change, as it is."""
+    return Recipe(
+        "nonzero | indices=best | values=raw | memory=none", {"every": _steps(every, "fedavg(every=…)"), "mean": "all"}
+    )
+
+
+def deepreduce_fl(ratio: str = "10%", fpr: str = "0.01", policy: str = "p0", bits: str = "7") -> Recipe:
+    """DeepReduce's FedAvg (arXiv 2102.03112): top-k, a Bloom filter, QSGD and error feedback, up and down."""
+    plan = f"topk({ratio}) | indices=bloom(fpr={fpr}, policy={policy}) | values=qsgd(bits={bits}) | memory=residual"
+    return Recipe(plan, {"every": 10, "mean": "all"})
+
+
 def superneurons(theta: str = "0.85", bits: str = "10", chunk: str = "4096") -> Recipe:
     """SuperNeurons (arXiv 1811.08596): Fourier coefficients but the smallest, a share theta, as range-based floats."""
     ratio = round(1 - _share(theta, "superneurons(theta=…)", "coefficients"), 12)
@@ -133,6 +146,8 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
         stc,
         sparseloco,
         diloco,
+        fedavg,
+        deepreduce_fl,
         spardl,
         s2,
         scalecom,

@@ -191,9 +191,7 @@ class Settings:
     def shape(self, name: str, size: int, scheme: Scheme) -> tuple[int, ...]:
         """A tensor's shape as frames say it: flat, unless the transform depends on more; a part of one is flat."""
         shape = self.shapes.get(name, (size,))
-        if math.prod(shape) != size:
-            return (size,)
-        return (size,) if scheme.transform.fitted(shape) == scheme.transform.fitted((size,)) else shape
+        return scheme.framed_shape(shape) if math.prod(shape) == size else (size,)
 
 
 def _check_comparable(scheme: Scheme) -> None:

@@ -10,6 +10,7 @@ declared order.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -70,6 +71,11 @@ class Scheme:
     def untransformed(self) -> Scheme:
         """The same without a transform."""
         return self if self.transform.is_identity else replace(self, transform=Identity())
+
+    def framed_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A tensor's shape as frames say it: flat, unless the transform depends on more."""
+        flat = (math.prod(shape),)
+        return flat if self.transform.fitted(shape) == self.transform.fitted(flat) else shape
 
     def _codecs(self, slot: str) -> tuple[Codec, ...]:
         filled = getattr(self, slot)

@@ -13,6 +13,11 @@ from .binary import Reader, varint
 from .errors import ChecksumError, FrameError, HeaderError, InputError, LimitExceeded, TruncatedFrame, UnknownVersion
 
 MAGIC, BUNDLE_MAGIC = b"\x89SWF", b"\x89SWB"
+DOWN_MAGIC, UP_MAGIC = b"\x89SWD", b"\x89SWU"
+KNOWN = {
+    MAGIC: "a sparsewire frame", BUNDLE_MAGIC: "a bundle of frames", DOWN_MAGIC: "a federated server's message",
+    UP_MAGIC: "a federated client's message",
+}  # fmt: skip
 VERSION = 1
 DTYPE_CODES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
 MOST_DIMENSIONS = 32
@@ -55,14 +60,14 @@ class Frame:
 
 def pack(frame: Frame) -> bytes:
     shape, sizes = _pack_shape(frame), _pack_sizes(frame)
-    return _with_checksum(
+    return with_checksum(
         [*_pack_start(MAGIC, frame), *shape, *_pack_record(frame), *sizes, frame.indices, frame.values]
     )
 
 
 def unpack(data: Data, max_numel: int | None = None) -> Frame:
     """Reads a frame, having checked its checksum first and every length against the buffer."""
-    reader = Reader(_checked(data, MAGIC))
+    reader = Reader(checked(data, MAGIC))
     dtype, wide = _read_start(reader)
     shape, count = _shape(reader, max_numel), reader.varint()
     width, record = _read_record(reader, wide)
@@ -84,12 +89,12 @@ def pack_bundle(frames: Sequence[Frame]) -> bytes:
     heads = [part for frame in frames for part in (*_pack_shape(frame), *_pack_sizes(frame))]
     sections = [section for frame in frames for section in (frame.indices, frame.values)]
     start = [*_pack_start(BUNDLE_MAGIC, first), *_pack_record(first), varint(len(frames))]
-    return _with_checksum([*start, *heads, *sections])
+    return with_checksum([*start, *heads, *sections])
 
 
 def unpack_bundle(data: Data, max_numel: int | None = None) -> list[Frame]:
     """The tensors of a bundle, having checked it as `unpack` does; `max_numel` is for each of them."""
-    reader = Reader(_checked(data, BUNDLE_MAGIC))
+    reader = Reader(checked(data, BUNDLE_MAGIC))
     dtype, wide = _read_start(reader)
     width, record = _read_record(reader, wide)
     size = reader.varint()
@@ -145,20 +150,20 @@ def _pack_sizes(frame: Frame) -> list[bytes]:
     return [varint(len(frame.indices)), varint(len(frame.values))]
 
 
-def _with_checksum(parts: Sequence[bytes | memoryview]) -> bytes:
+def with_checksum(parts: Sequence[bytes | memoryview]) -> bytes:
+    """The parts in a row, and their checksum."""
     crc = 0
     for part in parts:
         crc = zlib.crc32(part, crc)
     return b"".join([*parts, struct.pack("<I", crc)])
 
 
-def _checked(given: Data, magic: bytes) -> memoryview:
+def checked(given: Data, magic: bytes) -> memoryview:
     """The bytes before the checksum, once magic, version and checksum are right."""
     data = memoryview(given).cast("B")
     if bytes(data[: len(magic)]) != magic[: len(data)]:
-        known = {MAGIC: "a sparsewire frame", BUNDLE_MAGIC: "a bundle of frames"}
-        found = known.get(bytes(data[: len(magic)]))
-        raise FrameError(f"these bytes are not {known[magic]}" + (f", but {found}" if found else ""))
+        found = KNOWN.get(bytes(data[: len(magic)]))
+        raise FrameError(f"these bytes are not {KNOWN[magic]}" + (f", but {found}" if found else ""))
     if len(data) < len(magic) + 4 + CRC_SIZE:
         raise TruncatedFrame(f"{len(data)} bytes are too few for a frame")
     if data[len(magic)] != VERSION:

@@ -1,0 +1,153 @@
+"""Messages between server and clients ⇄ bytes, as docs/FORMAT.md says: what surrounds the frames.
+
+Down, the server says which round the message leads to and the digest of the model there; then one of
+
+    model    names, types and shapes, the schemes of both ways, and all weights
+    rounds   the changes of one or several rounds, as they were sent at the time
+    patch    the weights, as they are now, of all elements that have changed since a round
+
+Up, a client says from which model it started, how many examples it has used, and its change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..binary import Reader, varint
+from ..errors import HeaderError, InputError, LimitExceeded
+from ..sparse import DTYPES
+from ..wire import DOWN_MAGIC, UP_MAGIC, VERSION, Data, checked, with_checksum
+from .model import DIGEST_SIZE, MOST_NAME, MOST_TENSORS, Tensor
+
+MODEL, ROUNDS, PATCH = range(3)
+MOST_DIMENSIONS, MOST_SCHEME = 32, 4096
+STORED = (*DTYPES, "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+
+
+@dataclass(frozen=True)
+class Down:
+    """The server's message. `base` is the round that it starts from; `counted` the last round in which this client's
+    update was counted, plus 1, or 0."""
+
+    kind: int
+    round: int
+    base: int
+    counted: int
+    digest: bytes
+    body: bytes | memoryview
+
+    def pack(self) -> bytes:
+        head = [DOWN_MAGIC, bytes([VERSION, self.kind]), varint(self.round), varint(self.base), varint(self.counted)]
+        return with_checksum([*head, self.digest, self.body])
+
+
+def unpack_down(data: Data) -> Down:
+    reader = _opened(data, DOWN_MAGIC)
+    kind = reader.byte()
+    if kind > PATCH:
+        raise HeaderError(f"a message of the unknown kind {kind}")
+    facts = reader.varint(), reader.varint(), reader.varint()
+    digest = bytes(reader.take(DIGEST_SIZE))
+    return Down(kind, *facts, digest, reader.take(reader.left))
+
+
+@dataclass(frozen=True)
+class Up:
+    """A client's message."""
+
+    round: int
+    examples: int
+    digest: bytes
+    body: bytes | memoryview
+
+    def pack(self) -> bytes:
+        head = [UP_MAGIC, bytes([VERSION]), varint(self.round), varint(self.examples), self.digest]
+        return with_checksum([*head, self.body])
+
+
+def unpack_up(data: Data) -> Up:
+    reader = _opened(data, UP_MAGIC)
+    facts = reader.varint(), reader.varint()
+    digest = bytes(reader.take(DIGEST_SIZE))
+    return Up(*facts, digest, reader.take(reader.left))
+
+
+def _opened(data: Data, magic: bytes) -> Reader:
+    """Behind magic and version, which are right."""
+    reader = Reader(checked(data, magic))
+    reader.take(len(magic) + 1)
+    return reader
+
+
+# --- several rounds --------------------------------------------------------------------------------------------------
+
+
+def pack_rounds(rounds: Sequence[bytes]) -> bytes:
+    return b"".join(part for one in rounds for part in (varint(len(one)), one))
+
+
+def unpack_rounds(body: Data, count: int) -> list[memoryview]:
+    reader = Reader(memoryview(body))
+    rounds = []
+    while reader.left:
+        rounds.append(reader.take(reader.varint()))
+    if len(rounds) != count:
+        raise HeaderError(f"{len(rounds)} rounds where {count} are due")
+    return rounds
+
+
+# --- a model ---------------------------------------------------------------------------------------------------------
+
+
+def pack_model(schemes: tuple[str, str], tensors: Sequence[Tensor], weights: bytes) -> bytes:
+    if len(tensors) > MOST_TENSORS:
+        raise InputError(f"{len(tensors)} tensors, a message has at most {MOST_TENSORS}; join some")
+    heads = [part for one in tensors for part in _pack_tensor(one)]
+    return b"".join([*map(_text, schemes), varint(len(tensors)), *heads, weights])
+
+
+def _pack_tensor(one: Tensor) -> list[bytes]:
+    flags = bytes([STORED.index(one.stored) << 1 | one.plain, len(one.shape)])
+    return [_text(one.name), flags, *map(varint, one.shape)]
+
+
+def unpack_model(body: Data, most_elements: int) -> tuple[tuple[str, str], list[Tensor], memoryview]:
+    """(the schemes for the way up and down, the tensors, the bytes of their frames)."""
+    reader = Reader(memoryview(body))
+    schemes = _read_text(reader, MOST_SCHEME), _read_text(reader, MOST_SCHEME)
+    count = reader.varint()
+    if count > min(MOST_TENSORS, reader.left):
+        raise HeaderError(f"a model of {count} tensors in {reader.left} bytes")
+    tensors = [_unpack_tensor(reader) for _ in range(count)]
+    if len({one.name for one in tensors}) != count:
+        raise HeaderError("two tensors have one name")
+    if sum(one.size for one in tensors) > most_elements:
+        raise LimitExceeded(f"a model of more than max_elements={most_elements} elements")
+    return schemes, tensors, reader.take(reader.left)
+
+
+def _unpack_tensor(reader: Reader) -> Tensor:
+    name, flags, dimensions = _read_text(reader, MOST_NAME), reader.byte(), reader.byte()
+    if flags >> 1 >= len(STORED) or dimensions > MOST_DIMENSIONS or not name:
+        raise HeaderError(f"a tensor {name!r} of the type {flags >> 1} with {dimensions} dimensions")
+    shape = tuple(reader.varint() for _ in range(dimensions))
+    one = Tensor(name, shape, STORED[flags >> 1], bool(flags & 1))
+    if one.size >= 2**63 or (one.stored not in DTYPES and not one.plain):
+        raise HeaderError(f"a tensor {name!r} that no server sends")
+    return one
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return varint(len(data)) + data
+
+
+def _read_text(reader: Reader, most: int) -> str:
+    size = reader.varint()
+    if size > most:
+        raise HeaderError(f"a text of {size} bytes")
+    try:
+        return bytes(reader.take(size)).decode()
+    except UnicodeDecodeError:
+        raise HeaderError("a text is not UTF-8") from None

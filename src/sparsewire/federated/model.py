@@ -1,0 +1,162 @@
+"""The weights that server and clients have in common: the same bits on every one of them at the same round."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import host, kernels
+from ..errors import InputError
+from ..kernels import Array
+from ..sparse import DTYPES, Sparse, elements, held, round_to, store
+
+DIGEST_SIZE = 8
+PLAIN_BELOW = 64  # elements: smaller tensors are not compressed
+MOST_TENSORS, MOST_NAME = 2**16, 2**12
+WHOLE = "biu"  # NumPy's kinds of tensors that are averaged as float64 and rounded: counters of batches, for example
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a message must say of a tensor. `stored` is its own number type, `plain` whether it is never compressed."""
+
+    name: str
+    shape: tuple[int, ...]
+    stored: str
+    plain: bool = False
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The number type that frames carry it in."""
+        return self.stored if self.stored in DTYPES else "float64"
+
+    def rounded(self, numbers: Array) -> Array:
+        """Numbers that the tensor's own type holds, in the work dtype."""
+        if self.stored in DTYPES:
+            return round_to(numbers, self.dtype)
+        info = np.iinfo(self.stored) if self.stored != "bool" else None
+        least, most = (0.0, 1.0) if info is None else (float(info.min), float(info.max))
+        return np.clip(np.rint(numbers), least, min(most, 2.0**53))
+
+
+Weights = dict[str, Array]
+
+
+class Model:
+    """Flat arrays in the work dtype, by name, in the order of `tensors`: compressed ones first, plain ones last."""
+
+    def __init__(self, tensors: Sequence[Tensor], flat: Mapping[str, Array]) -> None:
+        self.tensors = tuple(sorted(tensors, key=lambda one: (one.plain, one.dtype)))
+        self.flat = {one.name: flat[one.name] for one in self.tensors}
+        self.digest = self._digest()
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Any], plain: frozenset[str], below: int) -> Model:
+        """A model from the user's arrays; those that `plain` names, or with fewer than `below` elements, stay plain."""
+        if not weights or not isinstance(weights, Mapping):
+            raise InputError("weights are arrays by name, at least one: a dict such as {'layer.weight': array}")
+        unknown = plain - set(weights)
+        if unknown:
+            raise InputError(f"plain names {', '.join(sorted(unknown))}, which the weights do not have")
+        read = {name: read_array(name, array) for name, array in weights.items()}
+        tensors = [
+            Tensor(name, shape, stored, name in plain or stored not in DTYPES or flat.size < below)
+            for name, (flat, shape, stored) in read.items()
+        ]
+        return cls(tensors, {name: flat.copy() for name, (flat, _, _) in read.items()})
+
+    def _digest(self) -> bytes:
+        found = hashlib.blake2b(digest_size=DIGEST_SIZE)
+        for one in self.tensors:
+            found.update(f"{one.name}\0{one.shape}\0{one.stored}\0{one.plain}\0".encode())
+            found.update(store(self.flat[one.name], one.dtype).data)
+        return found.digest()
+
+    @property
+    def dense_bytes(self) -> int:
+        """What all weights take as they are."""
+        return sum(one.size * store(np.empty(0), one.dtype).itemsize for one in self.tensors)
+
+    @property
+    def norm(self) -> float:
+        return norm(self.flat.values())
+
+    def arrays(self) -> Weights:
+        """Copies in the user's shapes and number types (float32 for bfloat16)."""
+        return {one.name: _stored(self.flat[one.name].copy(), one).reshape(one.shape) for one in self.tensors}
+
+    def read(self, weights: Mapping[str, Any]) -> Weights:
+        """The user's arrays as flat ones, if they are of this model and finite."""
+        if set(weights) != {one.name for one in self.tensors}:
+            odd = sorted(set(weights) ^ set(self.flat))
+            raise InputError(f"the weights' names are not the model's: {', '.join(map(str, odd[:5]))}")
+        found = {}
+        for one in self.tensors:
+            flat, shape, stored = read_array(one.name, weights[one.name])
+            if shape != one.shape or (stored in DTYPES) != (one.stored in DTYPES):
+                raise InputError(f"{one.name!r} is {stored} {shape}, in the model {one.stored} {one.shape}")
+            found[one.name] = flat.astype(self.flat[one.name].dtype, copy=False)
+        return found
+
+    def minus(self, changes: Sequence[Sparse]) -> Model:
+        """The model that the changes, in the order of its tensors, lead to."""
+        moved = {}
+        for one, change in zip(self.tensors, changes, strict=True):
+            moved[one.name] = self._moved(one, change)
+        return Model(self.tensors, moved)
+
+    def _moved(self, one: Tensor, change: Sparse) -> Array:
+        """Only the entries that change are rounded: the others are what the type holds already."""
+        out = self.flat[one.name].copy()
+        with np.errstate(all="ignore"):
+            if change.transform is not None:
+                return one.rounded(out - change.flat())
+            where = elements(change.indices, change.width)
+            out[where] = one.rounded(out[where] - change.work_values)
+        return out
+
+    def patched(self, values: Sequence[Sparse]) -> Model:
+        """The model with some entries replaced."""
+        moved = {}
+        for one, part in zip(self.tensors, values, strict=True):
+            moved[one.name] = self.flat[one.name].copy()
+            moved[one.name][part.indices] = part.work_values
+        return Model(self.tensors, moved)
+
+    def is_finite(self) -> bool:
+        return all(kernels.all_finite(flat) for flat in self.flat.values())
+
+
+def read_array(name: Any, array: Any) -> tuple[Array, tuple[int, ...], str]:
+    """(flat in the work dtype, shape, number type) of a user's array; it must be finite."""
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= MOST_NAME:
+        raise InputError(f"a tensor's name is a text of 1 … {MOST_NAME} bytes, not {name!r}")
+    found = np.asarray(array) if not hasattr(array, "detach") else array
+    if isinstance(found, np.ndarray) and found.dtype.kind in WHOLE:
+        return found.astype(np.float64).reshape(-1), found.shape, found.dtype.name
+    tensor = host.to_host(found)
+    if isinstance(tensor, Sparse):
+        raise InputError(f"{name!r} is sparse; weights are dense arrays")
+    if not kernels.all_finite(tensor.flat):
+        raise InputError(f"{name!r} has numbers that are not finite: the training has diverged; nothing was changed")
+    return tensor.flat, tensor.shape, tensor.dtype
+
+
+def norm(arrays: Iterator[Array] | Any) -> float:
+    """The Euclidean norm of all numbers; infinite where float64 cannot hold it."""
+    with np.errstate(all="ignore"):
+        squares = [float(np.dot(one.astype(np.float64), one.astype(np.float64))) for one in arrays]
+    return math.sqrt(math.fsum(squares)) if all(map(math.isfinite, squares)) else math.inf
+
+
+def _stored(flat: Array, one: Tensor) -> Array:
+    return held(flat, one.dtype) if one.stored in DTYPES else flat.astype(one.stored)

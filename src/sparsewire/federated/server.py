@@ -1,0 +1,302 @@
+"""`Server`: rounds of federated averaging, compressed both ways, on plain bytes; how they travel is not its matter.
+
+    server.broadcast(client) → bytes        for each client that takes part in the round
+    server.add(client, bytes)               what it answers, as it comes
+    server.finish_round() → Report          when enough have answered, or time is up
+
+The mean of the clients' changes goes through the server's optimizer; the step that this makes, and what earlier rounds
+left of theirs, is compressed, and the common weights move by exactly what every client will see of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, UpdateRefused
+from ..outer import OuterSpec, outer_rule
+from ..presets import local_settings
+from ..scheme import Spec
+from ..statefile import PathLike, read_state, write_state
+from ..wire import Data
+from .coding import Coder
+from .history import History
+from .inbox import Inbox, Limits, Update
+from .model import PLAIN_BELOW, Model, Tensor, Weights
+from .total import Total
+
+ClientId = str | int
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a round was. `applied` is false where the mean was not finite, or nobody was counted: no weight moved."""
+
+    round: int
+    counted: tuple[ClientId, ...]
+    missing: tuple[ClientId, ...]
+    refused: dict[ClientId, str]
+    examples: int
+    norm: float
+    applied: bool
+    bytes_up: int
+    bytes_down: int
+    dense_bytes_up: int
+    dense_bytes_down: int
+
+
+@dataclass
+class Known:
+    """A client: the last round whose model it has shown to have, and the last one in which it was counted, plus 1."""
+
+    base: int | None = None
+    counted: int = 0
+
+
+@dataclass
+class Round:
+    """The round that is open."""
+
+    asked: list[ClientId] = field(default_factory=list)
+    counted: dict[ClientId, int] = field(default_factory=dict)  # and their examples
+    refused: dict[ClientId, str] = field(default_factory=dict)
+    norms: list[float] = field(default_factory=list)
+    held: dict[ClientId, bytes] = field(default_factory=dict)  # messages that wait for the median of the norms
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Server:
+    """The common weights and all that rounds need.
+
+    weights: arrays by name. scheme_up, scheme_down: for the clients' changes and for the server's; by default the way
+    down is like the way up. optimizer: "sgd(rate=1.0)" takes the mean as it is (FedAvg), "sgd(rate=…, momentum=…,
+    nesterov=true)", "adam(rate=…)" (FedAdam). mean: all, senders or sqrt, by default the preset's. clip: "median"
+    scales every update down to the median norm of the round. plain, plain_below: tensors that are never compressed, by
+    name or size. keep_rounds: how many rounds at the most are kept for clients that come back.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Any], scheme_up: Spec = "stc", scheme_down: Spec | None = None, *,
+        optimizer: OuterSpec = "sgd(rate=1.0)", mean: str | None = None, clip: str | None = None,
+        plain: Iterable[str] = (), plain_below: int = PLAIN_BELOW, limits: Limits | None = None, keep_rounds: int = 1000,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        if clip not in (None, "median"):
+            raise InputError(f"clip is None or 'median', not {clip!r}")
+        self.model = Model.of(weights, frozenset(plain), plain_below)
+        self.up = Coder.of(scheme_up, seed)
+        self.down = self.up if scheme_down is None else Coder.of(scheme_down, seed)
+        self.optimizer, self.clip, self.seed = outer_rule(optimizer), clip, seed
+        rule = mean if mean is not None else local_settings(scheme_up).get("mean", "all")
+        self._total = Total(self.model.tensors, self.up, rule)
+        self._inbox = Inbox(self.up, limits or Limits())
+        self._history = History(self.down, most_rounds=keep_rounds)
+        self._states: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
+        self._clients: dict[ClientId, Known] = {}
+        self._open, self.round = Round(), 0
+
+    @property
+    def weights(self) -> Weights:
+        """Copies of the common weights."""
+        return self.model.arrays()
+
+    @property
+    def limits(self) -> Limits:
+        return self._inbox.limits
+
+    @property
+    def cached_bytes(self) -> int:
+        """What the rounds that are kept for clients who come back take."""
+        return self._history.size
+
+    def residual(self) -> Weights:
+        """What the server still owes its clients, by tensor: steps of its optimizer that were not sent yet."""
+        return {name: kept["residual"].copy() for name, kept in self._states.items()}
+
+    # --- a round ---
+
+    def broadcast(self, client: ClientId, *, base: int | None = None) -> bytes:
+        """The message that brings a client to the common weights and takes it into the round.
+
+        It starts from the last round that the client has shown to have, or from `base`, which a client that lost its
+        state tells (`client.round`); −1: from nothing.
+        """
+        known = self._clients.setdefault(_checked_id(client), Known())
+        if base is not None:
+            known.base = None if base < 0 else min(base, self.round)
+        message = self._history.message(self.model, known.base, known.counted, self.up.scheme)
+        if client not in self._open.asked:
+            self._open.asked.append(client)
+        self._open.bytes_down += len(message)
+        return message
+
+    def forget(self, client: ClientId) -> None:
+        """A client that will not come back."""
+        self._clients.pop(client, None)
+
+    def add(self, client: ClientId, message: Data) -> None:
+        """Counts a client's update, or raises an `UpdateRefused` that says why not; the round goes on."""
+        try:
+            update = self.read(client, message)
+        except UpdateRefused as refused:
+            self._open.refused[client] = refused.reason
+            raise
+        if self.clip is None:
+            self._total.add(update.parts, update.examples)
+        else:
+            self._open.held[client] = bytes(message)
+        self.note(client, update)
+
+    def read(self, client: ClientId, message: Data) -> Update:
+        """An update that `add` would count; nothing is changed."""
+        if client not in self._open.asked:
+            raise UpdateRefused(client, f"it was not asked to take part in round {self.round}: broadcast to it first")
+        if client in self._open.counted:
+            raise UpdateRefused(client, f"its update of round {self.round} has been counted already")
+        return self._inbox.read(client, message, self.model, self.round)
+
+    def note(self, client: ClientId, update: Update) -> None:
+        """A client's part in the round; by itself for updates that are averaged elsewhere and end in `publish`."""
+        self._open.refused.pop(client, None)
+        self._open.counted[client] = update.examples
+        self._open.norms.append(update.norm)
+        self._open.bytes_up += update.size
+        self._clients[client].base = self.round  # it has shown that it has this model
+
+    def finish_round(self) -> Report:
+        """Moves the common weights by the mean of what was counted; the next round is open then."""
+        step = None
+        if self._open.counted:
+            self._count_held()
+            step = self._step()
+        applied = step is not None and self._apply(*step)
+        return self._close(applied)
+
+    def publish(self, weights: Mapping[str, Any]) -> Report:
+        """Ends the round with weights that somebody else has found: the common ones move towards them.
+
+        What the way down leaves of the difference waits in the server's residual, so the caller goes on from the common
+        weights, not from those that it gave. Updates that were only `read` and `note`d count as taken.
+        """
+        given = self.model.read(weights)
+        return self._close(self._apply({name: self.model.flat[name] - flat for name, flat in given.items()}, {}))
+
+    def _count_held(self) -> None:
+        """Updates that waited, none longer than the median."""
+        held, self._open.held = self._open.held, {}
+        middle = statistics.median(self._open.norms)
+        for client, message in held.items():
+            update = self._inbox.read(client, message, self.model, self.round)
+            self._total.add(update.parts, update.examples, min(1.0, middle / update.norm) if update.norm else 1.0)
+
+    def _step(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(the optimizer's step, its buffers afterwards)."""
+        steps, kept = {}, {}
+        for name, mean in self._total.means().items():
+            zeros = {buffer: np.zeros_like(mean) for buffer in self.optimizer.buffers}
+            with np.errstate(all="ignore"):
+                moved, kept[name] = self.optimizer.move(np.zeros_like(mean), mean, self._kept.get(name, zeros))
+            steps[name] = -moved
+        return steps, kept
+
+    def _apply(self, steps: Mapping[str, Any], kept: dict[str, Any]) -> bool:
+        """Sends the steps and moves by what was sent, unless that is not finite: then nothing changes."""
+        if not all(np.isfinite(step).all() for step in steps.values()):
+            return False
+        sending = self.down.seal(self.model.tensors, steps, self._states, self.round)
+        moved = self.model.minus(sending.sent) if sending.finite else None
+        if moved is None or not moved.is_finite():
+            return False
+        sending.keep()
+        self.model = moved
+        self._kept.update(kept)
+        self._history.append(sending.body, self.model.dense_bytes)
+        return True
+
+    def _close(self, applied: bool) -> Report:
+        was, taken = self._open, list(self._open.counted) if applied else []
+        if not applied:
+            self._history.append(b"", self.model.dense_bytes)
+        for client in taken:
+            if client in self._clients:
+                self._clients[client].counted = self.round + 1
+        self._inbox.norms.extend(was.norms if applied else [])
+        dense = self.model.dense_bytes
+        report = Report(
+            round=self.round, counted=tuple(taken), refused=dict(was.refused), applied=applied,
+            missing=tuple(one for one in was.asked if one not in was.counted and one not in was.refused),
+            examples=sum(was.counted[one] for one in taken), norm=statistics.median(was.norms) if was.norms else 0.0,
+            bytes_up=was.bytes_up, bytes_down=was.bytes_down, dense_bytes_up=dense * len(was.counted),
+            dense_bytes_down=dense * len(was.asked),
+        )  # fmt: skip
+        self._total.clear()
+        self._open, self.round = Round(), self.round + 1
+        return report
+
+    # --- saving ---
+
+    def save(self, path: PathLike) -> None:
+        """Writes everything, in mid-round too, whole or not at all."""
+        write_state(path, self.state_dict())
+
+    @classmethod
+    def load(cls, path: PathLike) -> Server:
+        """The server that a file holds; it goes on exactly where that one was."""
+        return cls.from_state(read_state(path, "federated server"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Arrays, bytes and plain types."""
+        return {
+            "kind": "federated server", "version": STATE_VERSION, "round": self.round, "seed": self.seed,
+            "scheme_up": str(self.up.scheme), "scheme_down": str(self.down.scheme), "optimizer": str(self.optimizer),
+            "mean": self._total.rule, "clip": self.clip, "limits": asdict(self.limits),
+            "tensors": [[one.name, one.shape, one.stored, one.plain] for one in self.model.tensors],
+            "weights": dict(self.model.flat), "states": self._states, "kept": self._kept,
+            "total": self._total.state_dict(), "open": asdict(self._open), "norms": list(self._inbox.norms),
+            "clients": {client: asdict(known) for client, known in self._clients.items()},
+            "first": self._history.first, "rounds": list(self._history.rounds),
+            "keep_rounds": self._history.most_rounds,
+        }  # fmt: skip
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Server:
+        if state.get("version") != STATE_VERSION:
+            raise InputError(f"a server's state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
+        server = cls.__new__(cls)
+        server._restore(state)
+        return server
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        tensors = [Tensor(name, tuple(shape), stored, plain) for name, shape, stored, plain in state["tensors"]]
+        self.model = Model(tensors, {name: np.array(flat) for name, flat in state["weights"].items()})
+        self.seed, self.round, self.clip = int(state["seed"]), int(state["round"]), state["clip"]
+        self.up, self.down = (Coder.of(state[way], self.seed) for way in ("scheme_up", "scheme_down"))
+        self.optimizer = outer_rule(state["optimizer"])
+        self._total = Total(self.model.tensors, self.up, state["mean"])
+        self._total.load_state_dict(copied(state["total"]))
+        self._inbox = Inbox(self.up, Limits(**state["limits"]))
+        self._inbox.norms.extend(state["norms"])
+        self._history = History(self.down, int(state["first"]), state["rounds"], int(state["keep_rounds"]))
+        self._states, self._kept = copied(state["states"]), copied(state["kept"])
+        self._clients = {client: Known(**known) for client, known in state["clients"].items()}
+        self._open = Round(**copied(state["open"]))
+
+
+def copied(tree: Any) -> Any:
+    """A state whose arrays and mappings are its own."""
+    if isinstance(tree, Mapping):
+        return {key: copied(item) for key, item in tree.items()}
+    return np.array(tree) if isinstance(tree, np.ndarray) else list(tree) if isinstance(tree, list) else tree
+
+
+def _checked_id(client: ClientId) -> ClientId:
+    if isinstance(client, bool) or not isinstance(client, str | int):
+        raise InputError(f"a client's id is a text or a whole number, not {client!r}")
+    return client

@@ -1,0 +1,82 @@
+"""The weighted sum of the clients' changes, taken up one by one: no message is made dense, none is kept.
+
+Sums are in float64, in the order in which the messages came. With Σ n and Σ n·v over an entry's senders and N over all
+clients that are counted, the mean is, as in `sparsewire.exchange.combine`,
+
+    all       Σ n·v / N
+    senders   Σ n·v / Σ n
+    sqrt      Σ n·v / √(N · Σ n)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import kernels
+from ..errors import InputError
+from ..kernels import Array
+from ..registry import nearest
+from ..sparse import Sparse, elements, work_dtype
+from .coding import Coder
+from .model import Tensor
+
+RULES = ("all", "senders", "sqrt")
+
+
+class Total:
+    """Σ n·v of every entry of every tensor, in the domain in which they were sent, and Σ n where the rule needs it."""
+
+    def __init__(self, tensors: Sequence[Tensor], coder: Coder, rule: str) -> None:
+        if rule not in RULES:
+            raise InputError(f"mean is one of {', '.join(RULES)}, not {rule!r}{nearest(str(rule), RULES)}")
+        self.tensors, self.coder, self.rule = tensors, coder, rule
+        self.clear()
+
+    def clear(self) -> None:
+        self.weight = 0.0
+        self.sums: dict[str, Array] = {}
+        self.senders: dict[str, Array] = {}
+
+    def add(self, parts: Sequence[Sparse], weight: float, scale: float = 1.0) -> None:
+        """One client's change, multiplied by `scale`."""
+        for one, part in zip(self.tensors, parts, strict=True):
+            self._add(one, part, weight, scale)
+        self.weight += weight
+
+    def _add(self, one: Tensor, part: Sparse, weight: float, scale: float) -> None:
+        where, size = elements(part.indices, part.width), part.size * part.width
+        total = self.sums.setdefault(one.name, np.zeros(0))
+        if total.size != size:
+            total = self.sums[one.name] = np.zeros(size)
+        kernels.scatter_add(total, where, part.work_values.astype(np.float64), weight * scale)
+        if self.rule != "all" and not one.plain:
+            counts = self.senders.setdefault(one.name, np.zeros(size))
+            kernels.scatter_add(counts, where, np.ones(where.size), weight)
+
+    def means(self) -> dict[str, Array]:
+        """The mean changes, flat and in the work dtype; `add` has been called at least once."""
+        return {one.name: self._mean(one) for one in self.tensors}
+
+    def _mean(self, one: Tensor) -> Array:
+        total, counts = self.sums[one.name], self.senders.get(one.name)
+        with np.errstate(all="ignore"):
+            mean = total / (self.weight if counts is None else self._divisor(counts))
+            mean = mean.astype(work_dtype(one.dtype))
+        transform = self.coder.scheme_of(one).transform.fitted(self.coder.shape_of(one))
+        return mean if transform.is_identity else transform.inverse(mean, one.size)
+
+    def _divisor(self, counts: Array) -> Array:
+        some = np.where(counts > 0, counts, 1.0)
+        return some if self.rule == "senders" else np.sqrt(self.weight * some)
+
+    # --- saving ---
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weight": self.weight, "sums": dict(self.sums), "senders": dict(self.senders)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.weight = float(state["weight"])
+        self.sums, self.senders = dict(state["sums"]), dict(state["senders"])

@@ -1,0 +1,1 @@
+"""Flower: a client mod and a strategy that compress both ways. Needs the extra `flower`."""
