@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from covering import pairwise
 
 import sparsewire as sw
 from sparsewire import kernels, wire
@@ -180,7 +181,7 @@ def full_filters(count: int = 10_000) -> Iterator[tuple[str, bytes]]:
     fills = [(b"\xff" * 64, 2**18), (b"\xff" * 64, 2_600_000), (b"\xfe" * 64, 2_600_000), (b"\x01" * 2**14, 2**33)]
     entries = sw.Sparse(np.arange(count), np.ones(count, np.float32), (2**33,))
     head = wire.unpack(sw.encode(entries, "indices=run_length"))  # the values are one number
-    for policy, layout, hashes, (data, numel) in itertools.product(policies, layouts, (1, 32), fills):
+    for policy, layout, hashes, (data, numel) in pairwise(policies, layouts, (1, 32), fills):
         record = sw.scheme(f"nonzero | indices=bloom(0.1, {policy}, {layout})").record
         size = varint(8 * len(data)) if layout == "classic" else b"\x08"
         body = bytes(8) + bytes([policies.index(policy), hashes]) + size + data

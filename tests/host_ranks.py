@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
-import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+import pytest
+import warm
 
 SCHEME = "topk(5%) | indices=rice | values=qsgd(bits=5) | memory=residual"
 MOMENTUM_SCHEME = SCHEME.replace("residual", "dgc(momentum=0.9)")  # for SGD with momentum
@@ -21,15 +27,23 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
-def missing(module: str, *packages: str) -> str:
+def missing(monkeypatch: pytest.MonkeyPatch, module: str, *packages: str) -> str:
     """The error of importing the module where the packages are not installed."""
-    return failure(f"import sys; sys.modules.update(dict.fromkeys({packages!r})); import {module}")
+    for name in [*sys.modules, *packages]:
+        if name.split(".")[0] in packages:
+            monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ImportError) as told:
+        importlib.import_module(module)
+    return str(told.value)
 
 
 def failure(code: str) -> str:
     """The last line that a program which ends with an exception writes."""
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
-    return done.stderr.splitlines()[-1]
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(code)
+        script.flush()
+        return warm.run(script.name).stderr.splitlines()[-1]
 
 
 def free_port() -> int:
@@ -40,28 +54,32 @@ def free_port() -> int:
 
 def run_script(script: str, folder: Path, *args: str, ranks: int = RANKS) -> list[dict[str, Any]]:
     """What each rank of `python script folder args…` wrote with `write_facts`."""
-    job = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "TORCHELASTIC_RUN_ID": "test",
-        "GROUP_RANK": "0",
-    }
-    job |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    finish(start_ranks(script, folder, folder, *args, ranks=ranks), folder)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def start_ranks(
+    script: Path | str, folder: Path, *args: object, ranks: int = RANKS, environment: Mapping[str, str] = os.environ
+) -> list[ForkServerProcess]:
+    """`torchrun --nproc-per-node RANKS script args…`; what they print is in `RANK.log` of the folder."""
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    job |= {"LOCAL_WORLD_SIZE": str(ranks), "TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0"}
     children = []
     for rank in range(ranks):
-        log = (folder / f"{rank}.log").open("w")
-        mine = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        command = [sys.executable, script, str(folder), *args]
-        children.append(subprocess.Popen(command, env=environment() | job | mine, stdout=log, stderr=log))
-        log.close()
+        facts = {**environment, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        children.append(warm.start_script(script, *args, out=folder / f"{rank}.log", environment=facts))
+    return children
+
+
+def finish(children: Sequence[ForkServerProcess], folder: Path, limit: float = 80) -> None:
+    """Waits for ranks, and ends them if one fails."""
     try:
         for rank, child in enumerate(children):
-            assert child.wait(timeout=80) == 0, (folder / f"{rank}.log").read_text()
+            child.join(limit)
+            assert child.exitcode == 0, (folder / f"{rank}.log").read_text()
     finally:
         for child in children:
-            child.kill()
-            child.wait()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+            warm.end(child)
 
 
 def write_facts(folder: str, facts: dict[str, Any]) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from host_ranks import MOMENTUM_SCHEME, RANKS, SCHEME, failure, missing, run_script, same_bits, write_facts
 
+warm.needs("accelerate")
 pytestmark = pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 
 
@@ -76,9 +78,9 @@ attach_accelerate(accelerator, accelerator.prepare(torch.nn.Linear(2, 2)), "topk
     assert "start more with torchrun: `accelerate launch --cpu` starts only one" in failure(code)
 
 
-def test_without_accelerate_the_import_says_what_to_install() -> None:
-    assert missing("sparsewire.torch.accelerate", "accelerate") == (
-        "ImportError: sparsewire.torch.accelerate needs Accelerate: pip install accelerate"
+def test_without_accelerate_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing(monkeypatch, "sparsewire.torch.accelerate", "accelerate") == (
+        "sparsewire.torch.accelerate needs Accelerate: pip install accelerate"
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from digits import save_digits
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "accuracy.py"
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*words: object, script: Path = SCRIPT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, script, *map(str, words)], capture_output=True, text=True, timeout=110)
+    return warm.run(script, *words)
 
 
 def measured(folder: Path, *words: object, steps: int = 6, script: Path = SCRIPT) -> tuple[dict[str, Any], str]:
@@ -69,7 +69,7 @@ def test_more_steps_are_made_where_that_is_asked_for(folder: Path) -> None:
 def test_local_steps_are_measured_in_bytes_both_ways(folder: Path) -> None:
     rules = ["dense", "FedAvg, H = 10", "SBC(2)", "ours"]
     words = ["--rules", *rules, "--seeds", 3, "--rates", 1e-6, 0.1, "--picture", folder / "out.png"]
-    result, text = measured(folder, *words, steps=20, script=LOCAL)
+    result, text = measured(folder, *words, steps=10, script=LOCAL)
     rows = {row["rule"]: row for row in result["rows"]}
     assert list(rows) == rules and all(rule in text for rule in rules)
     assert {row["rate"] for row in rows.values()} == {0.1}

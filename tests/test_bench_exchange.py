@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import warm
 from command_line import fails, run
 
 from sparsewire.comm import run_ranks
@@ -13,7 +14,7 @@ from sparsewire.cost import volume
 from sparsewire.cost.coded import Coded, Speeds
 from sparsewire.cost.model import DISJOINT, IDENTICAL, MODELS, Cost, Link
 from sparsewire.cost.volume import Tally, Volume
-from sparsewire.lab import bench_exchange, exchange_tables, measure
+from sparsewire.lab import bench_exchange, exchange_tables, launch, measure
 from sparsewire.lab.exchange_steps import DENSE, SUPPORTS, Workload, run_step
 from sparsewire.registry import codecs
 
@@ -143,8 +144,9 @@ def test_a_step_leaves_the_gradient_as_it_was(exchange):
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def test_bytes_times_and_the_way_to_10000_ranks(tmp_path, capsys):
+def test_bytes_times_and_the_way_to_10000_ranks(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch")
+    monkeypatch.setattr(launch, "subprocess", warm.WORKERS)
     words = ["--numel", 5000, "--ranks", 2, 4, 16, "--processes", 2, "--links", "unlimited", "--steps", 1]
     words += ["--exchanges", "allgather", "--json", tmp_path / "x.json", "--picture", tmp_path / "new" / "x.png"]
     assert run("bench", "exchange", *words) == 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 
 Image = pytest.importorskip("PIL.Image")
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "cifar.py"
@@ -30,7 +30,7 @@ def jpeg(pixels: np.ndarray) -> bytes:
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, timeout=110)
+    return warm.run(SCRIPT, *words)
 
 
 def test_every_arm_is_trained_and_its_volume_reported(tmp_path: Path) -> None:

@@ -195,6 +195,11 @@ def test_version(capsys):
     assert caught.value.code == 0 and capsys.readouterr().out == f"sparsewire {sw.__version__}\n"
 
 
+def test_it_is_a_module_that_can_be_run():
+    done = subprocess.run([sys.executable, "-m", "sparsewire", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"sparsewire {sw.__version__}\n"), done.stderr
+
+
 def test_list_needs_neither_torch_nor_rich():
     code = "import sys, sparsewire.cli as c; c.main(['list']); sys.exit(len({'torch', 'rich'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

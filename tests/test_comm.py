@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import shutil
 import subprocess
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
+from host_ranks import environment, finish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,12 +25,6 @@ from sparsewire.errors import CommArgumentError, CommError, CommMismatch, CommTi
 SCRIPT = Path(__file__).with_name("comm_ranks.py")
 LAWS = runpy.run_path(str(SCRIPT))["LAWS"]
 GLOO_RANKS, MPI_RANKS = 2, 4
-
-
-def environment() -> dict[str, str]:
-    """The children import what we import, and talk over the loopback only."""
-    path = os.pathsep.join(filter(None, sys.path))
-    return os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 def mpirun() -> str | None:
@@ -48,17 +43,12 @@ def read_results(folder: Path, ranks: int) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def gloo(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     folder = tmp_path_factory.mktemp("gloo")
-    command = [sys.executable, str(SCRIPT), "gloo", str(folder)]
+    store = folder / "store"
     children = [
-        subprocess.Popen([*command, str(rank), str(GLOO_RANKS), str(folder / "store")], env=environment())
+        warm.start_script(SCRIPT, "gloo", folder, rank, GLOO_RANKS, store, out=folder / f"{rank}.log")
         for rank in range(GLOO_RANKS)
     ]
-    try:
-        assert [child.wait(timeout=60) for child in children] == [0] * GLOO_RANKS
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    finish(children, folder, 60)
     return read_results(folder, GLOO_RANKS)
 
 

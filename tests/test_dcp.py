@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from host_ranks import SCHEME, run_script, same_bits, write_facts
 
+warm.needs("torch.distributed.checkpoint")
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 

@@ -10,8 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from host_ranks import environment
+import warm
+from host_ranks import RANKS, environment, finish, start_ranks
 
+warm.needs("sklearn.datasets")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NEEDS = {
     "ddp": ["torch", "sklearn"],
@@ -29,22 +31,29 @@ def output(name: str, folder: Path, limit: float = 90) -> str:
     for package in NEEDS[name]:
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    return printed([sys.executable, str(EXAMPLES / f"{name}.py")], folder, limit)
+    out, err = folder / "out", folder / "err"
+    child = warm.start_script(EXAMPLES / f"{name}.py", out=out, err=err, environment=alone(folder))
+    assert warm.end(child, limit) == 0, err.read_text()
+    assert "memory=" not in err.read_text(), "memory and optimizer fit, and sparsewire knows it"
+    return out.read_text()
+
+
+def alone(folder: Path) -> dict[str, str]:
+    """The environment of what is started as a user would, so it must not inherit a rank."""
+    found = {key: value for key, value in environment().items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return found | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def printed(command: list[str], folder: Path, limit: float = 90) -> str:
-    """What the command prints; started alone, as a user would, so it must not inherit a rank."""
-    alone = {key: value for key, value in environment().items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    alone |= {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    """What the command prints."""
     with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
-        child = subprocess.Popen(command, env=alone, stdout=out, stderr=err, start_new_session=True)
+        child = subprocess.Popen(command, env=alone(folder), stdout=out, stderr=err, start_new_session=True)
         try:
             assert child.wait(timeout=limit) == 0, (folder / "err").read_text()
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, 9)  # its ranks too
                 child.wait()
-    assert "memory=" not in (folder / "err").read_text(), "memory and optimizer fit, and sparsewire knows it"
     return (folder / "out").read_text()
 
 
@@ -147,6 +156,8 @@ def test_a_documented_command_line_starts_two_ranks(line: str, tmp_path: Path) -
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
-def test_accelerate_under_torchrun(tmp_path: Path) -> None:
-    text = printed(["torchrun", "--nproc-per-node", "2", str(EXAMPLES / "accelerate_ddp.py")], tmp_path)
+def test_accelerate_as_torchrun_starts_it(tmp_path: Path) -> None:
+    children = start_ranks(EXAMPLES / "accelerate_ddp.py", tmp_path, environment=alone(tmp_path))
+    finish(children, tmp_path)
+    text = "".join((tmp_path / f"{rank}.log").read_text() for rank in range(RANKS))
     assert "the same: True" in text and text.count("instead of") == 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import warm
 from digits import save_digits
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "exchanges.py"
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, timeout=110)
+    return warm.run(SCRIPT, *words)
 
 
 def measured(folder: Path, *words: object) -> tuple[dict[str, dict[str, Any]], str]:

@@ -25,6 +25,7 @@ from sparsewire.values import RawValues
 FRAMES = golden()
 every_frame = pytest.mark.parametrize("row", FRAMES, ids=lambda row: row.name)
 MEGABYTE = 2**20
+HEADER = 8 * 48  # bits that hold a header, and more
 MEGABYTES = {
     "native": 64,
     "reference": 128,
@@ -47,7 +48,9 @@ def test_every_flipped_bit_is_noticed(row: Golden) -> None:
 
 @every_frame
 def test_a_flipped_bit_behind_a_right_checksum_does_no_harm(row: Golden) -> None:
-    for bit in range(8 * (len(row.frame) - 4)):
+    """Every bit of the header, and of the sections every third: each bit of a byte in its turn."""
+    bits = 8 * (len(row.frame) - 4)
+    for bit in [*range(min(HEADER, bits)), *range(HEADER, bits, 3)]:
         survive(repair(flip(row.frame, bit)), row.max_numel)
 
 

@@ -6,6 +6,7 @@ import functools
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,129 +36,129 @@ def spoiled(x: np.ndarray) -> np.ndarray:
     return x
 
 
-@functools.cache
-def expected_topk(kind: str, dtype: str, k: int, spoil: bool) -> Any:
-    x = spoiled(large(kind, dtype)) if spoil else large(kind, dtype)
-    return plain(reference.topk(x, k))
+def hold(expected: Any, *calls: Callable[[], Any]) -> None:
+    """Each call gives what is expected, with every instruction set of this machine."""
+    expected = plain(expected)
+    for isa in ISAS:
+        native.set_isa(isa)
+        for number, call in enumerate(calls):
+            assert plain(call()) == expected, (isa, number)
 
 
-@needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", LARGE)
-def test_topk_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, isa: str) -> None:
-    native.set_isa(isa)
-    x = spoiled(large(kind, dtype)) if spoil else large(kind, dtype)
-    for k in (1, x.size // 1000, x.size // 100, x.size // 2):
-        for threads in (1, 2):
-            assert plain(native.topk(x, k, threads=threads)) == expected_topk(kind, dtype, k, spoil)
+def hold_kernel(name: str, *args: Any, threads: tuple[int, ...] = (1, 2)) -> None:
+    """The native kernel gives what the reference does, however many threads it has."""
+    calls = [functools.partial(getattr(native, name), *args, threads=count) for count in threads]
+    hold(getattr(reference, name)(*args), *calls)
 
 
-@needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", [*LARGE, "one_sided"])
-def test_one_sign_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool, isa: str) -> None:
-    native.set_isa(isa)
+def some(kind: str, dtype: str, spoil: bool) -> np.ndarray:
     x = abs(large("normal", dtype)) if kind == "one_sided" else large(kind, dtype)
-    x = spoiled(x) if spoil else x
+    return spoiled(x) if spoil else x
+
+
+every_kind = pytest.mark.parametrize("kind", LARGE)
+both_widths = pytest.mark.parametrize("dtype", ["float32", "float64"])
+finite_or_not = pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
+
+
+@needs_native
+@every_kind
+@both_widths
+@finite_or_not
+def test_topk_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool) -> None:
+    x = some(kind, dtype, spoil)
     for k in (1, x.size // 1000, x.size // 100, x.size // 2):
-        expected = plain(reference.one_sign(x, k))
-        assert plain(native.one_sign(x, k, 1)) == plain(native.one_sign(x, k, 2)) == expected
-        assert plain(native.one_sign(-x, k)) == plain(reference.one_sign(-x, k))
-        assert plain(native.one_sign_sum(x, x, k, 0.5)) == plain(reference.one_sign_sum(x, x, k, 0.5))
+        hold_kernel("topk", x, k)
 
 
 @needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("spoil", [False, True], ids=["finite", "non_finite"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", LARGE)
-def test_chunks_do_not_depend_on_those_before(kind: str, dtype: str, spoil: bool, isa: str) -> None:
-    native.set_isa(isa)
-    x = spoiled(large(kind, dtype)) if spoil else large(kind, dtype)
+@pytest.mark.parametrize("kind", [*LARGE, "one_sided"])
+@both_widths
+@finite_or_not
+def test_one_sign_is_exact_where_it_samples(kind: str, dtype: str, spoil: bool) -> None:
+    x = some(kind, dtype, spoil)
+    for k in (1, x.size // 1000, x.size // 100, x.size // 2):
+        hold_kernel("one_sign", x, k)
+    hold_kernel("one_sign", -x, x.size // 100, threads=(1,))
+    hold_kernel("one_sign_sum", x, x, x.size // 100, 0.5, threads=(1,))
+
+
+@needs_native
+@every_kind
+@both_widths
+@finite_or_not
+def test_chunks_do_not_depend_on_those_before(kind: str, dtype: str, spoil: bool) -> None:
+    x = some(kind, dtype, spoil)
     for k, chunk in ((64, 4096), (1, 100), (900, 1000)):
-        expected = plain(reference.chunk_topk(x, k, chunk))
-        assert plain(native.chunk_topk(x, k, chunk, 1)) == plain(native.chunk_topk(x, k, chunk, 3)) == expected
+        hold_kernel("chunk_topk", x, k, chunk, threads=(1, 3))
 
 
 @needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", LARGE)
-def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str, isa: str) -> None:
-    native.set_isa(isa)
+@every_kind
+@both_widths
+def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str) -> None:
     x, start = large(kind, dtype), large("normal", dtype)[: large(kind, dtype).size]
-    for k in (1, x.size // 100):
-        expected = reference.topk(start + x, k)
-        for threads in (1, 2):
-            residual = start.copy()
-            assert plain(native.topk_sum(residual, x, k, threads=threads)) == plain(expected)
-            assert plain(residual) == plain(start)
-
-
-@needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", LARGE)
-def test_an_edge_leaves_out_what_is_below_it(kind: str, dtype: str, isa: str) -> None:
-    """Where fewer than k reach it, some more, and far more."""
-    native.set_isa(isa)
-    x, start = spoiled(large(kind, dtype)), large("normal", dtype)[: large(kind, dtype).size]
-    bits = np.sort(reference.magnitude_bits(start + x))
-    infinity = reference.magnitude_edge(np.inf, x.dtype)
-    k = x.size // 100
-    for rank in (k // 2, k + k // 2, 20 * k):
-        edge = min(int(bits[-rank]), infinity)
-        expected = plain(reference.topk_sum(start, x, k, edge=edge))
-        assert plain(native.topk(start + x, k, edge)) == expected
-        for threads in (1, 2):
-            assert plain(native.topk_sum(start, x, k, edge=edge, threads=threads)) == expected
-
-
-@needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", LARGE)
-def test_topk_of_a_scaled_sum_writes_nothing(kind: str, isa: str) -> None:
-    native.set_isa(isa)
-    x, start = large(kind, "float32"), large("normal", "float32")[: large(kind, "float32").size]
     residual = start.copy()
     for k in (1, x.size // 100):
-        assert plain(native.topk_sum(residual, x, k, 0.5, 1.9)) == plain(reference.topk_sum(start, x, k, 0.5, 1.9))
+        calls = [functools.partial(native.topk_sum, residual, x, k, threads=threads) for threads in (1, 2)]
+        hold(reference.topk(start + x, k), *calls)
     assert plain(residual) == plain(start)
 
 
 @needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("mask", [None, False, True])
-def test_what_is_kept_does_not_depend_on_threads(mask: bool | None, dtype: str, isa: str) -> None:
-    """Entries that were sent lie on both sides of where threads meet."""
-    native.set_isa(isa)
-    x, start = large("magnitudes", dtype), large("normal", dtype)[: large("magnitudes", dtype).size]
-    sent = reference.topk(x, x.size // 10)
-    found = []
-    for module, threads in ((reference, 1), (native, 1), (native, 2), (native, 3)):
-        residual, velocity = start.copy(), None if mask is None else start[::-1].copy()
-        module.compensate(residual, x, *sent, 0.5, 1.9, velocity, 0.9, 0.81, bool(mask), threads=threads)
-        found.append(plain([residual] if velocity is None else [residual, velocity]))
-    assert found == found[:1] * 4
+@every_kind
+@both_widths
+def test_an_edge_leaves_out_what_is_below_it(kind: str, dtype: str) -> None:
+    """Where fewer than k reach it, some more, and far more."""
+    x, start = spoiled(large(kind, dtype)), large("normal", dtype)[: large(kind, dtype).size]
+    total = start + x
+    bits = np.sort(reference.magnitude_bits(total))
+    infinity = reference.magnitude_edge(np.inf, x.dtype)
+    k = x.size // 100
+    for rank in (k // 2, k + k // 2, 20 * k):
+        edge = min(int(bits[-rank]), infinity)
+        hold_kernel("topk_sum", start, x, k, 1.0, 1.0, edge)
+        hold_kernel("topk", total, k, edge, threads=(1,))
 
 
 @needs_native
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_accumulate_adds_large_parts_in_their_order(dtype: str, isa: str) -> None:
-    native.set_isa(isa)
+@every_kind
+def test_topk_of_a_scaled_sum_writes_nothing(kind: str) -> None:
+    x, start = large(kind, "float32"), large("normal", "float32")[: large(kind, "float32").size]
+    residual = start.copy()
+    for k in (1, x.size // 100):
+        hold_kernel("topk_sum", residual, x, k, 0.5, 1.9, threads=(1,))
+    assert plain(residual) == plain(start)
+
+
+@needs_native
+@both_widths
+@pytest.mark.parametrize("mask", [None, False, True])
+def test_what_is_kept_does_not_depend_on_threads(mask: bool | None, dtype: str) -> None:
+    """Entries that were sent lie on both sides of where threads meet."""
+    x, start = large("magnitudes", dtype), large("normal", dtype)[: large("magnitudes", dtype).size]
+    sent = reference.topk(x, x.size // 10)
+
+    def kept(module: Any, threads: int) -> list[np.ndarray]:
+        residual, velocity = start.copy(), None if mask is None else start[::-1].copy()
+        module.compensate(residual, x, *sent, 0.5, 1.9, velocity, 0.9, 0.81, bool(mask), threads=threads)
+        return [residual] if velocity is None else [residual, velocity]
+
+    hold(kept(reference, 1), *(functools.partial(kept, native, threads) for threads in (1, 2, 3)))
+
+
+@needs_native
+@both_widths
+def test_accumulate_adds_large_parts_in_their_order(dtype: str) -> None:
     dense = [large(kind, dtype)[:262_147] for kind in ("magnitudes", "clustered", "normal")]
     parts = [reference.topk(x, x.size // share) for x, share in zip(dense, (100, 10, 3), strict=True)]
-    expected, out = np.empty(262_147, dtype), np.empty(262_147, dtype)
-    reference.accumulate(expected, parts, 1 / 3)
-    for threads in (1, 2):
-        native.accumulate(out, parts, 1 / 3, threads)
-        assert plain(out) == plain(expected)
+
+    def mean(module: Any, threads: int) -> np.ndarray:
+        out = np.empty(262_147, dtype)
+        module.accumulate(out, parts, 1 / 3, threads)
+        return out
+
+    hold(mean(reference, 1), *(functools.partial(mean, native, threads) for threads in (1, 2)))
 
 
 WITHOUT_THREADS = """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
 import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
+import warm
 
 from sparsewire.cli import main
 from sparsewire.lab import bench_train, demo, launch, measure
 
+warm.needs("sklearn.datasets", "matplotlib.pyplot")
 pytestmark = pytest.mark.skipif(not measure.has("torch"), reason="torch is not installed")
 
 STAGES = {"select", "encode", "exchange", "decode", "accumulate"}
@@ -23,12 +26,11 @@ def shown(tmp_path_factory):
     if not measure.has("sklearn"):
         pytest.skip("scikit-learn is not installed")
     folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "sparsewire", "demo", "--steps", "60", "--hidden", "128"]
-    command += ["-o", str(folder / "pictures" / "demo.png"), "--json", str(folder / "demo.json")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return folder, json.loads((folder / "demo.json").read_text()), done.stdout
+    words = ["demo", "--steps", "60", "--hidden", "128", "--json", str(folder / "demo.json")]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.setattr(launch, "subprocess", warm.WORKERS)
+        assert main([*words, "-o", str(folder / "pictures" / "demo.png")]) == 0
+    return folder, json.loads((folder / "demo.json").read_text()), out.getvalue()
 
 
 def test_the_demo_draws_a_picture(shown):
@@ -83,7 +85,7 @@ def test_a_scheme_of_the_users_own_gets_what_suits_its_selection(scheme, setting
     assert ours == {"hook": "sparsewire", "scheme": scheme, **settings}
 
 
-def test_bench_train_accounts_for_a_step(tmp_path, capsys):
+def test_bench_train_accounts_for_a_step(started, tmp_path, capsys):
     words = ["bench", "train", "--model-size", "tiny", "--steps", "4", "--json", str(tmp_path / "b.json")]
     assert main(words) == 0
     found = json.loads((tmp_path / "b.json").read_text())
@@ -101,13 +103,13 @@ def test_bench_train_accounts_for_a_step(tmp_path, capsys):
 @pytest.fixture
 def started(monkeypatch):
     """The processes of all ranks that a test starts."""
-    processes, start = [], subprocess.Popen
+    processes = []
 
     def spy(*words, **settings):
-        processes.append(start(*words, **settings))
+        processes.append(warm.start_worker(*words, **settings))
         return processes[-1]
 
-    monkeypatch.setattr(launch.subprocess, "Popen", spy)
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=spy, PIPE=subprocess.PIPE))
     return processes
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import (
     BACKENDS,
@@ -34,6 +34,7 @@ every_pair = pytest.mark.parametrize(("index", "value"), PAIRS)
 every_index = pytest.mark.parametrize("index", INDEX_CODECS)
 every_value = pytest.mark.parametrize("value", VALUE_CODECS)
 seeds = st.integers(0, 2**64 - 1)
+few_examples = settings(max_examples=8)  # of each of some 160 pairs
 TOO_LARGE = 2**22  # bytes: a bitmap of 2**40 elements is no test
 
 
@@ -91,6 +92,7 @@ def test_a_value_codec_decodes_to_what_it_declared(value: str, x: np.ndarray, ke
 
 
 @every_pair
+@few_examples
 @given(x=tensors(), select=selects(), step=st.integers(0, 9))
 def test_what_is_left_is_the_input_less_what_was_decoded(
     index: str, value: str, x: np.ndarray, select: str, step: int
@@ -104,6 +106,7 @@ def test_what_is_left_is_the_input_less_what_was_decoded(
 
 
 @every_pair
+@few_examples
 @given(x=sparses())
 def test_a_sparse_of_any_size_arrives_as_declared(index: str, value: str, x: sw.Sparse) -> None:
     s = sw.scheme(plan("nonzero", index, value))
@@ -247,6 +250,7 @@ def test_a_sum_that_overflows_does_not_poison_the_residual(dtype: str, backend: 
 
 
 @every_pair
+@few_examples
 @given(x=tensors(), select=selects(), seed=st.integers(0, 99))
 def test_both_backends_make_the_same_bytes_and_read_each_others(
     index: str, value: str, x: np.ndarray, select: str, seed: int

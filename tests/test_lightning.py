@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from host_ranks import MOMENTUM_SCHEME, RANKS, SCHEME, missing, run_script, same_bits, write_facts
 
+warm.needs("lightning.pytorch")
 pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 WITHOUT = "resumed without residuals"
 
@@ -90,9 +92,9 @@ def test_with_adam_a_resumed_run_is_bit_equal_too(facts: list[dict[str, Any]]) -
     assert [rank["resumed with Adam"] for rank in facts] == [True] * RANKS
 
 
-def test_without_lightning_the_import_says_what_to_install() -> None:
-    assert missing("sparsewire.torch.lightning", "lightning", "pytorch_lightning") == (
-        "ImportError: sparsewire.torch.lightning needs Lightning: pip install lightning"
+def test_without_lightning_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing(monkeypatch, "sparsewire.torch.lightning", "lightning", "pytorch_lightning") == (
+        "sparsewire.torch.lightning needs Lightning: pip install lightning"
     )
 
 

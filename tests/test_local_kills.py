@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from host_ranks import environment
+import warm
 
 SCRIPT = Path(__file__).with_name("local_kills.py")
-MOMENTS, TICKS, RANKS, TIMEOUT = 20, 30, 3, 15.0
+MOMENTS, TICKS, RANKS, TIMEOUT = 12, 30, 3, 15.0
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.timeout(400)
 def test_a_rank_killed_at_any_moment_costs_nothing_that_was_saved(tmp_path: Path) -> None:
     moments = random.Random(1).sample([f"{rank}:{tick}" for rank in range(RANKS) for tick in range(TICKS)], MOMENTS)
-    command = [sys.executable, str(SCRIPT), str(tmp_path), *moments]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(), start_new_session=True)
-    try:
-        out, _ = child.communicate(timeout=360)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, 9)  # its ranks too
-            child.wait()
-    assert child.returncode == 0
-    first, *lines = (json.loads(line) for line in out.splitlines())
+    out = tmp_path / "out"
+    child = warm.start_script(SCRIPT, tmp_path, *moments, out=out, err=tmp_path / "err")
+    assert warm.end(child, 360) == 0, (tmp_path / "err").read_text()
+    first, *lines = (json.loads(line) for line in out.read_text().splitlines())
     ends = {rank["end"] for rank in first["whole"]}
     assert len(ends) == 1 and len(lines) == MOMENTS
     for line in lines:

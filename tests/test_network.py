@@ -6,10 +6,10 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
@@ -48,11 +48,8 @@ def measured(script, name: str, out: Path, *words: str):
     if problem:
         pytest.skip(problem)
     before = namespaces()
-    command = [sys.executable, str(SCRIPT.with_name(name)), "--ranks", "2", "--model-size", "tiny", *words]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [*command, "--json", str(out)], capture_output=True, text=True, env=environment, timeout=110
-    )  # fmt: skip
+    words = ("--ranks", "2", "--model-size", "tiny", *words, "--json", str(out))
+    done = warm.run(SCRIPT.with_name(name), *words)
     assert done.returncode == 0, done.stderr
     assert namespaces() == before
     return json.loads(out.read_text())

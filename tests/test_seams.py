@@ -1,9 +1,13 @@
-"""Laws of memories, transforms and exchanges. What is registered has its row in `strategies`, and so every law here."""
+"""Laws of memories, transforms and exchanges. What is registered has its row in `strategies`, and so every law here.
+
+Every two of them meet in some row of each law (`pairwise`), not every three.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from covering import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DTYPES, EXCHANGES, MEMORIES, TRANSFORMS, make, same_bits, selects, tensors, work
@@ -18,7 +22,6 @@ from sparsewire.scheme import Scheme
 SIZE, STEPS, NUMEL = 3, 4, 258
 every_memory = pytest.mark.parametrize("memory", MEMORIES)
 every_transform = pytest.mark.parametrize("transform", TRANSFORMS)
-every_exchange = pytest.mark.parametrize("exchange", EXCHANGES)
 WITHOUT_VALUE_CODEC = ("shared",)  # numbers that an engine sums
 ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
 
@@ -186,33 +189,30 @@ def conserve(comm: Communicator, s: Scheme, dtype: str) -> None:
         close(state["moved"], moved, dtype, 10)
 
 
-@every_exchange
-@every_memory
-@every_transform
-@pytest.mark.parametrize("codecs", ["indices=rice | values=qsgd(5)", "indices=bloom(0.1, p0) | values=half"])
+CODECS = ["indices=rice | values=qsgd(5)", "indices=bloom(0.1, p0) | values=half"]
+MANY = ["nonzero", "topk(k=0)", "topk(100%)", "randomk(20%)", "threshold(value=0.7)"]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "memory", "transform", "codecs"), pairwise(EXCHANGES, MEMORIES, TRANSFORMS, CODECS)
+)
 def test_both_laws_of_conservation_hold(exchange: str, memory: str, transform: str, codecs: str) -> None:
     s = sw.scheme(f"topk(9%) | transform={transform} | {codecs} | memory={memory} | exchange={exchange}")
     run_ranks(SIZE, lambda comm: conserve(comm, s, "float32"), timeout=20)
 
 
-@every_exchange
-@pytest.mark.parametrize("size", [1, 2, 4, 7])
-@pytest.mark.parametrize("select", ["nonzero", "topk(k=0)", "topk(100%)", "randomk(20%)", "threshold(value=0.7)"])
+@pytest.mark.parametrize(("exchange", "size", "select"), pairwise(EXCHANGES, [1, 2, 4, 7], MANY))
 def test_they_hold_for_every_number_of_ranks(exchange: str, size: int, select: str) -> None:
     run_ranks(size, lambda comm: conserve(comm, sw.scheme(f"{select} | exchange={exchange}"), "float32"), timeout=20)
 
 
-@every_exchange
-@every_transform
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("exchange", "transform", "dtype"), pairwise(EXCHANGES, TRANSFORMS, [*DTYPES]))
 def test_they_hold_in_every_number_type(exchange: str, transform: str, dtype: str) -> None:
     s = sw.scheme(f"topk(10%) | transform={transform} | values=raw | exchange={exchange}")
     run_ranks(SIZE, lambda comm: conserve(comm, s, dtype), timeout=20)
 
 
-@every_exchange
-@every_memory
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize(("exchange", "memory", "bad"), pairwise(EXCHANGES, MEMORIES, [np.inf, np.nan]))
 def test_one_ranks_overflow_is_seen_by_all_and_touches_no_buffer(exchange: str, memory: str, bad: float) -> None:
     s = sw.scheme(f"topk(5%) | memory={memory} | exchange={exchange}")
 

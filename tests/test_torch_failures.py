@@ -34,7 +34,8 @@ def test_a_killed_rank_ends_the_others_and_its_files_are_enough_to_go_on(
         assert any(name in told[rank]["text"] for name in ("CommError: all_gather", "CommTimeout: all_gather"))
         assert f"on rank {rank}, at step {at}" in told[rank]["text"]
     assert [mortals.children[rank].leave(timeout=30) for rank in (0, 2)] == [0, 0]
-    assert mortals.children[victim].process.wait(5) == -signal.SIGKILL
+    mortals.children[victim].process.join(5)
+    assert mortals.children[victim].process.exitcode == -signal.SIGKILL
 
     assert ranks.play("failures.goes_on_from", folder=str(tmp_path), end=18) == [10] * 3
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Collection, Iterator
 from importlib.util import find_spec
@@ -16,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
-SCRIPT = Path(__file__).with_name("torch_ranks.py")
 RANKS = 3
 START = 75.0  # seconds, on top of a scene's own limit, for processes that have yet to import torch
 
@@ -26,45 +22,40 @@ class Child:
     """One rank's process: orders go in and answers come out as lines of JSON."""
 
     def __init__(self, rank: int, size: int, store: Path) -> None:
-        path = os.pathsep.join(filter(None, [str(SCRIPT.parent), *sys.path]))
-        environment = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(SCRIPT), str(rank), str(size), str(store)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._orders, its = warm.pipe()
+        self.process = warm.start(_be_rank, rank, size, str(store), its)
+        its.close()
 
     def order(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        self._orders.send(line)
 
     def answer(self, timeout: float) -> dict[str, Any]:
         try:
-            return self._answers.get(timeout=timeout)
-        except queue.Empty:
-            self.process.send_signal(signal.SIGUSR1)  # to stderr: where it hangs
-            return {"error": "no answer in time"}
+            if self._orders.poll(timeout):
+                found: dict[str, Any] = json.loads(self._orders.recv())
+                return found
+        except (EOFError, ConnectionResetError):
+            return {"error": "the process has ended"}
+        assert self.process.pid
+        os.kill(self.process.pid, signal.SIGUSR1)  # to stderr: where it hangs
+        return {"error": "no answer in time"}
 
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._answers.put(json.loads(line))
-        self._answers.put({"error": "the process has ended"})
-
-    def leave(self, timeout: float) -> int:
+    def leave(self, timeout: float) -> int | None:
         """Its exit status once there are no more orders."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(timeout)
+        self._orders.close()
+        self.process.join(timeout)
+        return self.process.exitcode
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
+        self.process.join()
+        self._orders.close()
+
+
+def _be_rank(rank: int, size: int, store: str, orders: Any) -> None:
+    import torch_ranks
+
+    torch_ranks.main(rank, size, store, orders)
 
 
 class Pool:

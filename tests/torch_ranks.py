@@ -1,22 +1,22 @@
-"""The script that a rank of tests/torch_pool.py runs: `torch_ranks.py RANK SIZE STORE`.
+"""What a rank of tests/torch_pool.py runs, and helpers for its scenes.
 
 A scene is a function of a `Stage` in one of the modules `scenes_*`; it raises, or returns something for JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import json
 import math
-import os
 import signal
-import sys
 import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -122,17 +122,12 @@ def answer(groups: dict[int, dist.ProcessGroup], order: dict[str, Any]) -> dict[
         return {"error": traceback.format_exc()}
 
 
-def main(rank: int, size: int, store: str) -> None:
+def main(rank: int, size: int, store: str, orders: Connection) -> None:
+    """Plays what it is ordered to until the connection closes."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # where it hangs: kill -USR1
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what a scene prints must not come between the answers
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=LIMIT)
-        groups = {n: dist.new_group(list(range(n))) for n in range(1, size)} | {size: dist.group.WORLD}
-        warnings.simplefilter("error")
-        for line in sys.stdin:
-            print(json.dumps(answer(groups, json.loads(line))), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    sys.modules["torch_ranks"] = sys.modules["__main__"]
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=LIMIT)
+    groups = {n: dist.new_group(list(range(n))) for n in range(1, size)} | {size: dist.group.WORLD}
+    warnings.simplefilter("error")
+    with contextlib.suppress(EOFError):
+        while True:
+            orders.send(json.dumps(answer(groups, json.loads(orders.recv()))))
