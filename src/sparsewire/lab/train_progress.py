@@ -76,7 +76,7 @@ class Progress:
 def clock(seconds: float) -> str:
     """
     >>> clock(75), clock(4000)
-    ('1 min 15 s', '1 h 7 min')
+    ('1 min 15 s', '1 h 6 min')
     """
     whole = round(seconds)
     if whole < 60:
