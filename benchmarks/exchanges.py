@@ -20,7 +20,8 @@ mnist, cifar       top 1 % with momentum correction (memory=dgc), each exchange 
     mask_…_dgc     the same with momentum correction, where numbers are rounded
 
 cifar_frequency    what stands beside sparsification in the frequency domain, all by all_gather
-    superneurons…  θ = 0.85, N = 10 with error feedback; without; with momentum correction
+    superneurons…  θ = 0.85, N = 10 with error feedback; where that follows the learning rate; without it; with momentum
+                   correction
     topk_same      top-k in the time domain with as many bytes and the same floats
     qsgd_4         QSGD, 4 bits for a number
     terngrad       TernGrad, −s, 0 or s for a number
@@ -66,13 +67,18 @@ class Cell(training.Cell):
 
     @property
     def fits(self) -> bool:
-        return self.scheme.memory.held_momentum is not None
+        return self.scheme.memory.held_momentum is not None or self.follows
+
+    @property
+    def follows(self) -> bool:
+        """Whether what waits follows the learning rate, as it does where `attach` is given the optimizer."""
+        return self.rule.endswith("_rate")
 
     def settings(self, model: nn.Module) -> Settings:
         schedule = SchemeSchedule(self.scheme, self.steps if self.rule == "dense" else 0)
         dense = frozenset(dict(model.named_parameters())) - embedded(model) if embedded(model) else frozenset()
         masks = find_masks(dict(model.named_parameters()), model) if self.scheme.exchange.uses_masks else None
-        return Settings(schedule, dense_names=dense, seed=self.seed, masks=masks)
+        return Settings(schedule, dense_names=dense, seed=self.seed, masks=masks, follow_rate=self.follows)
 
     def given(self, gradient: Sparse) -> Sparse | Array:
         if self.rule == "dense":

@@ -73,7 +73,8 @@ SELECTED = {"dense": "", "allgather": TOP, **{rule: f"{TOP} | exchange={how}" fo
 MASKED = {"dense": "", **{f"mask_{values}": f"pactrain(values={values})" for values in SUMMED}}
 MASKED |= {f"{rule}_dgc": f"{MASKED[rule]} | memory={PLAIN}" for rule in ("mask_int8", "mask_ternary")}
 SPECTRAL = {
-    "dense": "", "superneurons": "superneurons", "superneurons_none": "superneurons | memory=none",
+    "dense": "", "superneurons": "superneurons", "superneurons_rate": "superneurons",
+    "superneurons_none": "superneurons | memory=none",
     "superneurons_dgc": f"superneurons | memory=dgc(momentum={MOMENTUM}, mask=false)",
     "topk_same": "topk(12.5%) | indices=rice | values=range_float(bits=10) | memory=residual",
     "qsgd_4": "nonzero | indices=best | values=qsgd(bits=4) | memory=none",
