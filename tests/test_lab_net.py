@@ -49,7 +49,14 @@ def alive(pid: int) -> bool:
 def started(*words: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "sparsewire", "lab", "net", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **pipes, env=environment, preexec_fn=_hears_signals)  # type: ignore[call-overload]
+
+
+def _hears_signals() -> None:
+    """Whatever the tests were started with: shells ignore SIGINT for jobs in the background, nohup SIGHUP."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def ended(lab: subprocess.Popen[str]) -> tuple[int, str, str]:
