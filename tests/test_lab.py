@@ -128,7 +128,7 @@ def test_a_mistake_in_the_scheme_is_told_before_ranks_start(started, capsys):
 
 def test_ranks_that_take_too_long_are_ended(started):
     with pytest.raises(launch.RankError, match=r"did not finish in 0\.1 s"):
-        launch.launch_ranks("sparsewire.lab.jobs:train", {}, [launch.Place()] * 2, limit=0.1)
+        launch.launch_ranks("waiting:wait", {}, [launch.Place()] * 2, limit=0.1)
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 
 
