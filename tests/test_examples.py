@@ -136,7 +136,7 @@ def test_ray(tmp_path: Path) -> None:
 
 # --- command lines ---
 
-PROBE = "import os; print(os.environ.get('RANK'), os.environ.get('WORLD_SIZE'), flush=True)"
+PROBE = "import os; os.write(1, (os.environ['RANK'] + ' ' + os.environ['WORLD_SIZE'] + '\\n').encode())"  # at once
 
 
 def launches() -> list[str]:

@@ -295,7 +295,7 @@ def test_settings_are_checked_at_once() -> None:
         Compressed(FedAvg(), "topk(1%) | values=nothing")
 
 
-def test_without_flower_the_import_says_what_to_install() -> None:
-    assert missing("sparsewire.flower", "flwr") == (
-        "ImportError: sparsewire.flower needs Flower: pip install 'sparsewire[flower]'"
+def test_without_flower_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing(monkeypatch, "sparsewire.flower", "flwr") == (
+        "sparsewire.flower needs Flower: pip install 'sparsewire[flower]'"
     )

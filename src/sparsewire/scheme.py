@@ -63,7 +63,7 @@ class Scheme:
         """The shortest text of it: slots and settings that have their default are left out.
 
         >>> scheme("topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual").brief
-        'topk(ratio=0.01) | indices=rice | values=qsgd(bits=7)'
+        'topk(ratio=0.01) | indices=rice | values=qsgd'
         """
         slots = {slot: "+".join(codec.brief for codec in self._codecs(slot)) for slot in SLOTS[1:]}
         told = (f"{slot}={words}" for slot, words in slots.items() if words != DEFAULTS[slot])
