@@ -72,6 +72,7 @@ class Pilot:
         """`codecs` has what `coding(plan)` costs; `first`: no scheme before this step; `late`: schemes exchange after
         the last bucket; `speaks`: switches are logged here."""
         self.ways: tuple[Scheme | None, ...] = (None, *plans)
+        self._names = [DENSE, *(plan.brief for plan in plans)]
         self._codecs = {plan: codecs[coding(plan)] for plan in plans}
         self._size, self._wheel = size, wheel
         self._margin, self._late, self._speaks = margin, late, speaks
@@ -202,7 +203,7 @@ class Pilot:
         return clear or (twice and (not self.switches or step - self.since >= self.hold))
 
     def _switch(self, step: int, target: int, reason: str) -> None:
-        was, now = self._name(self.choice), self._name(target)
+        was, now = self._names[self.choice], self._names[target]
         why = f"{reason}: {_ms(self.predictions[target])} a step, {was} {_ms(self.predictions[self.choice])}"
         self.switches.append(Switch(step, was, now, why))
         if 0 in (self.choice, target):
@@ -219,30 +220,26 @@ class Pilot:
 
     # --- what is told, and saved ---
 
-    def _name(self, way: int) -> str:
-        plan = self.ways[way]
-        return DENSE if plan is None else plan.brief
-
     def stats(self) -> dict[str, Any]:
         """What was chosen and why: the link's rate in bits a second, seconds of computing, of codecs and of steps."""
-        names = [self._name(way) for way in range(len(self.ways))]
+        own = zip(self._names[1:], self._codecs.values(), strict=True)
         return {
-            "choice": names[self.choice],
+            "choice": self._names[self.choice],
             "since": self.since,
             "reason": self.reason,
             "rate": 8 / max(self.link.byte, LEAST),
             "latency": self.link.latency,
             "compute": self.compute.seconds,
             "step": self.measured,
-            "codecs": {plan.brief: one.seconds(self.compute.numel) for plan, one in self._codecs.items()},
-            "predictions": dict(zip(names, self.predictions, strict=False)),
+            "codecs": {name: one.seconds(self.compute.numel) for name, one in own},
+            "predictions": dict(zip(self._names, self.predictions, strict=False)),
             "switches": [asdict(one) for one in self.switches],
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types only; the same on every rank."""
         return {
-            "ways": [self._name(way) for way in range(len(self.ways))],
+            "ways": list(self._names),
             **{name: getattr(self, name) for name in SAVED},
             "corrections": list(self.corrections),
             "latency": self.link.latency,
@@ -252,7 +249,7 @@ class Pilot:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a saved state; of other candidates, it starts again."""
-        if list(state["ways"]) != [self._name(way) for way in range(len(self.ways))]:
+        if list(state["ways"]) != self._names:
             logger.warning("auto: the saved state is of other candidates; it starts dense")
             return
         for name in SAVED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +30,6 @@ OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.
 CPU = torch.device("cpu")
 # Torch 2.13 renamed it and warns about the old name, which is the only one that earlier versions know.
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-START_ALL_REDUCE = functools.partial(dist.all_reduce, async_op=True)
 
 
 class TorchCommunicator(Communicator):
@@ -82,7 +80,8 @@ class TorchCommunicator(Communicator):
         """
         nbytes = tensor.numel() * tensor.element_size()
         self.bytes_received += nbytes
-        begun: dist.Work = self._collective("all_reduce", nbytes, START_ALL_REDUCE, tensor, OPS[op])
+        numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        begun: dist.Work = self._collective("all_reduce", nbytes, _start_all_reduce, numbers, OPS[op])
         return begun
 
     def _reduce(self, total: Array, op: str, dtype: torch.dtype | None = None) -> Array:
@@ -197,6 +196,15 @@ class TorchCommunicator(Communicator):
             # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
             traceback.clear_frames(error.__traceback__)
             raise translate(name, error) from error
+
+
+def _start_all_reduce(tensor: torch.Tensor, op: Any, group: dist.ProcessGroup | None) -> dist.Work:
+    """`dist.all_reduce`, without what that does besides: this is called while backward waits."""
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    found = group or dist.group.WORLD
+    assert found is not None
+    return found.allreduce([tensor], options)
 
 
 def _rest_for(slot: Bytes) -> Bytes:

@@ -1,9 +1,9 @@
 """`AutoLink`: a link whose steps are dense or compressed, as its pilot says.
 
-Compressed steps are any link's. Dense ones cost no more than plain DDP's with torch's own hook: each bucket is added up
-where it is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when backward
-has nothing left to do. No thread, callback or copy stands between. That is possible as long as nothing is owed: the
-first dense step after compressed ones goes through the averager, which sends what waits.
+Compressed steps are any link's. Dense ones cost what torch's own allreduce_hook does: each bucket is divided and added
+up where it is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when
+backward has nothing left to do. No thread, callback or copy stands between. That is possible as long as nothing is
+owed: the first dense step after compressed ones goes through the averager, which sends what waits.
 
 All ranks take the pilot's checks at the same steps. After a dense step the numbers travel while the next step is
 computed; after a compressed one on the courier's thread, once DDP has its gradients. A step begins when they are there.
@@ -72,7 +72,7 @@ class AutoLink(Link):
         needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
         self._free = not any(needs)  # of what takes an averager in dense steps, too
         self._nbytes = 0
-        self._works: list[tuple[dist.Work, torch.Tensor]] = []
+        self._works: list[dist.Work] = []
         self._dense_seconds = 0.0
         self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
         self._lost: CommError | None = None
@@ -148,13 +148,13 @@ class AutoLink(Link):
         begun, promise = self.times.timer(), future_on(buffer.device)
         timed = buffer.device.type != "cpu" or (self.pilot.due(self.step + 1) and not self.pilot.due(self.step))
         try:
-            work = self._engine.start_all_reduce(buffer.div_(self.comm.size) if _is_half(buffer) else buffer)
+            work = self._engine.start_all_reduce(buffer.div_(self.comm.size))
             if is_last:
                 self._pass_by()
             if timed:
                 work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
                 return self._courier.watched(promise, is_last)
-            self._works.append((work, buffer))
+            self._works.append(work)
         except CommError as error:
             return self._give_up(error, buffer, is_last)
         failed = self._wait() if is_last else None
@@ -166,12 +166,11 @@ class AutoLink(Link):
     def _wait(self) -> CommError | None:
         """DDP copies no bucket before it has handed over the last. What went wrong keeps no work, and so no socket."""
         works, self._works = self._works, []
-        for work, buffer in works:
+        for work in works:
             try:
                 work.wait()
             except RuntimeError as error:
                 return translate("all_reduce", error)
-            self._divide(buffer)
         self.times.end(busy=0.0)
         return None
 
@@ -182,11 +181,7 @@ class AutoLink(Link):
             self._courier.fail(translate("all_reduce", error), promise, buffer)
         else:
             self.times.span(begun)
-            promise.set_result(self._divide(buffer))
-
-    def _divide(self, buffer: torch.Tensor) -> torch.Tensor:
-        """A sum becomes a mean, while the next bucket is still on its way."""
-        return buffer if _is_half(buffer) else buffer.div_(self.comm.size)
+            promise.set_result(buffer)
 
     def _pass_by(self) -> None:
         """Ends a dense step that needed no averager; where the pilot wants to know, asks the ranks."""
@@ -230,8 +225,3 @@ class AutoLink(Link):
             nbytes = self.pilot.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
             self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
-
-
-def _is_half(buffer: torch.Tensor) -> bool:
-    """Numbers whose sum may be too large: they are divided first, as plain DDP does with all."""
-    return buffer.dtype == torch.float16
