@@ -6,11 +6,10 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from command_line import fails, run
 
 from sparsewire.cost.coded import Speeds
@@ -178,25 +177,20 @@ def test_a_model_that_does_no_backward_is_told(tmp_path, monkeypatch, capsys):
 def test_ranks_measure_their_own_link(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "ranked_model.py").write_text(MODEL)
-    path = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+    script = tmp_path / "advise.py"
+    script.write_text("from sparsewire.cli import main\nraise SystemExit(main())")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "sparsewire", "advise", "--model", "ranked_model:make", "--json"]
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    words = ["advise", "--model", "ranked_model:make", "--json"]
+    outs, errs = ([tmp_path / f"{kind}{rank}" for rank in range(2)] for kind in ("out", "err"))
     started = [
-        subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **shared, "PYTHONPATH": path, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+        warm.start_script(
+            script, *words, out=outs[rank], err=errs[rank], environment=os.environ | shared | {"RANK": str(rank)}
         )
         for rank in range(2)
-    ]  # fmt: skip
-    try:
-        told = [process.communicate(timeout=110) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], told
-    found = json.loads(told[0][0])
-    assert told[1][0] == "" and found["ranks"] == 2 and found["link"]["rate"] > 1e6
+    ]
+    assert [warm.end(process, warm.LIMIT) for process in started] == [0, 0], errs[0].read_text() + errs[1].read_text()
+    found = json.loads(outs[0].read_text())
+    assert outs[1].read_text() == "" and found["ranks"] == 2 and found["link"]["rate"] > 1e6
     assert found["measured"] == {"link": True, "step": True} and found["compute"]["seconds"] > 0

@@ -116,7 +116,8 @@ class Pilot:
 
     def _middle(self, name: str) -> float:
         found = [getattr(sample, name) for sample in self.samples]
-        return statistics.median(filter(None, found)) if any(found) else 0.0
+        # Of two, not the one with a pause in it.
+        return statistics.median_low(filter(None, found)) if any(found) else 0.0
 
     # --- what follows from it ---
 

@@ -12,12 +12,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..auto import read_auto
 from ..errors import InputError
 from ..scheme import scheme
 from ..torch import attach, local_steps
 from .hooks import HOOKS
 
-PLAIN, AUTO, LOCAL = "ddp", "auto", "local:"
+PLAIN, LOCAL = "ddp", "local:"
 TORCH = {PLAIN: "none", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd", "post-local-sgd": "post_local"}
 PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
 OURS = {"fitted", "falling"}
@@ -87,6 +88,6 @@ def _check(hook: str, plan: str | None, settings: dict[str, Any], text: str) -> 
     unknown = sorted({*settings} - known)
     if unknown:
         raise InputError(f"{', '.join(unknown)} in the way {text!r} is not known; known: {', '.join(sorted(known))}")
-    ratio = None if plan in (None, AUTO) else getattr(scheme(plan).select, "ratio", None)  # type: ignore[arg-type]
+    ratio = None if plan is None or read_auto(plan) else getattr(scheme(plan).select, "ratio", None)
     if settings.get("falling") and ratio is None:
         raise InputError(f"falling in the way {text!r} needs a scheme with a ratio, such as topk(1%)")
