@@ -24,6 +24,12 @@ def varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
+def text(words: str) -> bytes:
+    """UTF-8, after its length."""
+    data = words.encode()
+    return varint(len(data)) + data
+
+
 def array(body: bytes | memoryview, dtype: str = "u1", copy: bool = False) -> Array:
     """The bytes as an array, for a while or, copied, for good; `ValueError` if they are not a whole number of items."""
     found: Array = np.frombuffer(body, dtype)
@@ -61,6 +67,16 @@ class Reader:
 
     def byte(self) -> int:
         return self.take(1)[0]
+
+    def text(self, most: int) -> str:
+        """What `text` wrote, of at most so many bytes."""
+        size = self.varint()
+        if size > most:
+            raise HeaderError(f"a text of {size} bytes")
+        try:
+            return bytes(self.take(size)).decode()
+        except UnicodeDecodeError:
+            raise HeaderError("a text is not UTF-8") from None
 
     def varint(self) -> int:
         number = shift = 0

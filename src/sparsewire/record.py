@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from decimal import Decimal
 
-from .binary import Reader, varint
+from .binary import Reader, text, varint
 from .errors import HeaderError
 
 SLOT_COUNT = 6
@@ -23,7 +23,7 @@ def pack_record(record: Record) -> bytes:
 
 def _pack_stage(stage: CodecRecord) -> bytes:
     name, parameters = stage
-    head = varint(name) if isinstance(name, int) else varint(0) + _pack_text(name)
+    head = varint(name) if isinstance(name, int) else varint(0) + text(name)
     return head + varint(len(parameters)) + b"".join(map(_pack_parameter, parameters))
 
 
@@ -37,7 +37,7 @@ def _pack_parameter(value: Parameter) -> bytes:
             return b"\3" + varint(value) if value >= 0 else b"\4" + varint(-1 - value)
         case float():
             return _pack_float(value)
-    return b"\6" + _pack_text(value)
+    return b"\6" + text(value)
 
 
 def _pack_float(value: float) -> bytes:
@@ -48,11 +48,6 @@ def _pack_float(value: float) -> bytes:
         if len(short) < 9:
             return short
     return b"\5" + struct.pack("<d", value)
-
-
-def _pack_text(text: str) -> bytes:
-    data = text.encode()
-    return varint(len(data)) + data
 
 
 def unpack_record(data: bytes) -> Record:
@@ -71,7 +66,7 @@ def _unpack_stages(reader: Reader) -> tuple[CodecRecord, ...]:
 
 
 def _unpack_stage(reader: Reader) -> CodecRecord:
-    name = reader.varint() or _unpack_text(reader)
+    name = reader.varint() or reader.text(MOST_TEXT)
     count = reader.varint()
     if count > MOST_PARAMETERS:
         raise HeaderError(f"a codec with {count} settings")
@@ -93,7 +88,7 @@ def _unpack_parameter(reader: Reader) -> Parameter:
         case 5:
             return float(struct.unpack("<d", reader.take(8))[0])
         case 6:
-            return _unpack_text(reader)
+            return reader.text(MOST_TEXT)
         case 7:
             return _unpack_decimal(reader)
     raise HeaderError("a setting of an unknown type")
@@ -104,13 +99,3 @@ def _unpack_decimal(reader: Reader) -> float:
     if places > MOST_DECIMALS:
         raise HeaderError(f"a setting with {places} decimals")
     return float(f"{digits}e-{places}")
-
-
-def _unpack_text(reader: Reader) -> str:
-    size = reader.varint()
-    if size > MOST_TEXT:
-        raise HeaderError(f"a name of {size} bytes")
-    try:
-        return bytes(reader.take(size)).decode()
-    except UnicodeDecodeError:
-        raise HeaderError("a name is not UTF-8") from None

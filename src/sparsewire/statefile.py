@@ -60,6 +60,15 @@ def unpack_state(tree: str | bytes, arrays: Mapping[str, Array]) -> Any:
     return _from_tree(json.loads(tree), arrays)
 
 
+def copied(tree: Any) -> Any:
+    """A state whose arrays, lists and mappings are its own."""
+    if isinstance(tree, Mapping):
+        return {key: copied(item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [copied(item) for item in tree]
+    return tree.copy() if isinstance(tree, np.ndarray) else tree
+
+
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:

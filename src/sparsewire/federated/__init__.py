@@ -12,6 +12,7 @@
 from ..errors import StaleBase, UpdateRefused
 from .client import Client
 from .inbox import Limits
-from .server import Report, Server
+from .round import Report
+from .server import Server
 
 __all__ = ["Client", "Limits", "Report", "Server", "StaleBase", "UpdateRefused"]

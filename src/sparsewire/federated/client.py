@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,14 @@ import numpy as np
 from ..contract import State
 from ..errors import FrameError, InputError, StaleBase
 from ..rng import derive_key
-from ..scheme import Spec
+from ..scheme import Scheme, Spec
 from ..sparse import Sparse
-from ..statefile import PathLike, read_state, write_state
+from ..statefile import PathLike, copied, read_state, write_state
 from ..wire import Data
 from .coding import Coder, open_patch, open_weights
 from .envelope import MODEL, PATCH, Down, Up, unpack_down, unpack_model, unpack_rounds
-from .model import PLAIN_BELOW, Model, Tensor, Weights
-from .server import STATE_VERSION, ClientId, copied
+from .model import PLAIN_BELOW, Model, Tensor, Weights, framed, tensors_of
+from .round import STATE_VERSION, ClientId
 
 MAX_ELEMENTS = 2**31
 
@@ -28,7 +28,7 @@ class Pending:
     """What was sent in a round of which the end is not known here yet."""
 
     round: int
-    sent: dict[str, Any]
+    sent: dict[str, Sparse]
 
 
 class Client:
@@ -132,7 +132,7 @@ class Client:
         return Coder.of(up, self.seed, derive_key(str(self.name))), Coder.of(down, self.seed)
 
     def _take(self, down: Down, model: Model, schemes: tuple[Coder, Coder]) -> None:
-        if self._model is not None and _facts(model) != _facts(self._model):
+        if self._model is not None and model.facts != self._model.facts:
             self._states, self._pending = {}, None  # another model: what was kept is of no use
         self._model, (self._coder, self._down), self.round = model, schemes, down.round
         if self._pending is not None and self._pending.round < down.round:
@@ -181,20 +181,21 @@ class Client:
         return cls.from_state(read_state(path, "federated client"))
 
     def state_dict(self, weights: bool = True) -> dict[str, Any]:
-        """Arrays and plain types. Without the weights, the next broadcast has to bring all of them (base=-1)."""
+        """Copies: arrays and plain types. Without the weights, the next broadcast has to bring all of them, base=-1."""
         keeps = weights and self._model is not None
         pending = None if self._pending is None else [
             self._pending.round, {name: _saved(sent) for name, sent in self._pending.sent.items()}
         ]  # fmt: skip
-        return {
+        state = {
             "kind": "federated client", "version": STATE_VERSION, "name": self.name, "seed": self.seed,
             "max_elements": self.max_elements, "wanted": None if self._wanted is None else str(self._wanted),
             "round": self.round if keeps else -1, "states": self._states,
             "schemes": [str(one.scheme) for one in (self._coder, self._down) if one is not None],
-            "tensors": [] if self._model is None else _facts(self._model),
+            "tensors": [] if self._model is None else self._model.facts,
             "weights": dict(self._model.flat) if keeps and self._model is not None else None,
             "pending": pending,
         }  # fmt: skip
+        return {name: copied(value) for name, value in state.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Client:
@@ -203,15 +204,14 @@ class Client:
         client = cls(state["wanted"], name=state["name"], seed=state["seed"], max_elements=state["max_elements"])
         if state["schemes"]:
             client._coder, client._down = client._coders(*state["schemes"])
-        tensors = [Tensor(name, tuple(shape), stored, plain) for name, shape, stored, plain in state["tensors"]]
         if state["weights"] is not None:
-            client._model = Model(tensors, {name: np.array(flat) for name, flat in state["weights"].items()})
+            client._model = Model.from_facts(state["tensors"], state["weights"])
         client.round, client._states = int(state["round"]), copied(state["states"])
         if state["pending"] is not None:
-            client._pending = client._loaded(state["pending"], tensors)
+            client._pending = client._loaded(state["pending"], framed(tensors_of(state["tensors"])))
         return client
 
-    def _loaded(self, pending: Any, tensors: list[Tensor]) -> Pending:
+    def _loaded(self, pending: Any, tensors: Sequence[Tensor]) -> Pending:
         assert self._coder is not None
         sent = {}
         for one in tensors:
@@ -222,12 +222,8 @@ class Client:
         return Pending(int(pending[0]), sent)
 
 
-def _plan(spec: Spec) -> Any:
+def _plan(spec: Spec) -> Scheme:
     return Coder.of(spec, 0).scheme
-
-
-def _facts(model: Model) -> list[list[Any]]:
-    return [[one.name, list(one.shape), one.stored, one.plain] for one in model.given]
 
 
 def _saved(sent: Sparse) -> list[Any]:

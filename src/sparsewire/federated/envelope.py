@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..binary import Reader, varint
+from ..binary import Reader, text, varint
 from ..errors import HeaderError, InputError, LimitExceeded
 from ..sparse import DTYPES
 from ..wire import DOWN_MAGIC, UP_MAGIC, VERSION, Data, checked, with_checksum
@@ -104,18 +104,18 @@ def pack_model(schemes: tuple[str, str], tensors: Sequence[Tensor], weights: byt
     if len(tensors) > MOST_TENSORS:
         raise InputError(f"{len(tensors)} tensors, a message has at most {MOST_TENSORS}; join some")
     heads = [part for one in tensors for part in _pack_tensor(one)]
-    return b"".join([*map(_text, schemes), varint(len(tensors)), *heads, weights])
+    return b"".join([*map(text, schemes), varint(len(tensors)), *heads, weights])
 
 
 def _pack_tensor(one: Tensor) -> list[bytes]:
     flags = bytes([STORED.index(one.stored) << 1 | one.plain, len(one.shape)])
-    return [_text(one.name), flags, *map(varint, one.shape)]
+    return [text(one.name), flags, *map(varint, one.shape)]
 
 
 def unpack_model(body: Data, most_elements: int) -> tuple[tuple[str, str], list[Tensor], memoryview]:
     """(the schemes for the way up and down, the tensors, the bytes of their frames)."""
     reader = Reader(memoryview(body))
-    schemes = _read_text(reader, MOST_SCHEME), _read_text(reader, MOST_SCHEME)
+    schemes = reader.text(MOST_SCHEME), reader.text(MOST_SCHEME)
     count = reader.varint()
     if count > min(MOST_TENSORS, reader.left):
         raise HeaderError(f"a model of {count} tensors in {reader.left} bytes")
@@ -128,7 +128,7 @@ def unpack_model(body: Data, most_elements: int) -> tuple[tuple[str, str], list[
 
 
 def _unpack_tensor(reader: Reader) -> Tensor:
-    name, flags, dimensions = _read_text(reader, MOST_NAME), reader.byte(), reader.byte()
+    name, flags, dimensions = reader.text(MOST_NAME), reader.byte(), reader.byte()
     if flags >> 1 >= len(STORED) or dimensions > MOST_DIMENSIONS or not name:
         raise HeaderError(f"a tensor {name!r} of the type {flags >> 1} with {dimensions} dimensions")
     shape = tuple(reader.varint() for _ in range(dimensions))
@@ -136,18 +136,3 @@ def _unpack_tensor(reader: Reader) -> Tensor:
     if one.size >= 2**63 or (one.stored not in DTYPES and not one.plain):
         raise HeaderError(f"a tensor {name!r} that no server sends")
     return one
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return varint(len(data)) + data
-
-
-def _read_text(reader: Reader, most: int) -> str:
-    size = reader.varint()
-    if size > most:
-        raise HeaderError(f"a text of {size} bytes")
-    try:
-        return bytes(reader.take(size)).decode()
-    except UnicodeDecodeError:
-        raise HeaderError("a text is not UTF-8") from None

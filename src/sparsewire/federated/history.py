@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from ..kernels import Array
 from ..scheme import Scheme
 from ..sparse import Sparse, elements, merged
+from ..wire import unpack_message
 from .coding import Coder, pack_patch, pack_weights
 from .envelope import MODEL, PATCH, ROUNDS, Down, pack_model, pack_rounds
-from .model import Model
+from .model import ITEM_SIZES, Model
 
 
 class History:
@@ -51,7 +52,8 @@ class History:
             return MODEL, pack_model((str(scheme_up), str(self.coder.scheme)), model.given, pack_weights(model))
         missed = list(self.rounds)[base - self.first :]
         body = pack_rounds(missed)
-        patch = self._patch(model, missed) if len(missed) > 1 else None
+        worth = len(missed) > 1 and _least_patch(missed) < len(body)
+        patch = self._patch(model, missed) if worth else None
         if patch is not None and len(patch) < len(body):
             return PATCH, patch
         return (ROUNDS, body) if len(body) < model.dense_bytes else self._smallest(model, None, now, scheme_up)
@@ -62,6 +64,12 @@ class History:
         if not changes or any(part.transform is not None for parts in changes for part in parts):
             return None
         return pack_patch(model, [_changed(parts) for parts in zip(*changes, strict=True)])
+
+
+def _least_patch(missed: Sequence[bytes]) -> int:
+    """Bytes of the weights that the round with the most entries has changed: told by the frames' heads."""
+    frames = (unpack_message(body) for body in missed)
+    return max((sum(one.count * one.width * ITEM_SIZES[one.dtype] for one in some) for some in frames), default=0)
 
 
 def _changed(parts: Sequence[Sparse]) -> Array:

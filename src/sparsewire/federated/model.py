@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from ..sparse import DTYPES, Sparse, elements, held, round_to, store
 
 DIGEST_SIZE = 8
 PLAIN_BELOW = 64  # elements: smaller tensors are not compressed
+ITEM_SIZES = {name: store(np.empty(0), name).itemsize for name in DTYPES}
 MOST_TENSORS, MOST_NAME = 2**16, 2**12
 WHOLE = "biu"  # NumPy's kinds of tensors that are averaged as float64 and rounded: counters of batches, for example
 
@@ -50,6 +51,7 @@ class Tensor:
 
 
 Weights = dict[str, Array]
+Facts = list[list[Any]]  # of tensors, in plain types
 
 
 class Model:
@@ -77,6 +79,16 @@ class Model:
         ]
         return cls(tensors, {name: flat.copy() for name, (flat, _, _) in read.items()})
 
+    @classmethod
+    def from_facts(cls, facts: Facts, flat: Mapping[str, Array]) -> Model:
+        """A model that was saved."""
+        return cls(tensors_of(facts), {name: np.array(numbers) for name, numbers in flat.items()})
+
+    @property
+    def facts(self) -> Facts:
+        """All but the weights."""
+        return [[one.name, list(one.shape), one.stored, one.plain] for one in self.given]
+
     @cached_property
     def digest(self) -> bytes:
         found = hashlib.blake2b(digest_size=DIGEST_SIZE)
@@ -88,7 +100,7 @@ class Model:
     @property
     def dense_bytes(self) -> int:
         """What all weights take as they are."""
-        return sum(one.size * store(np.empty(0), one.dtype).itemsize for one in self.tensors)
+        return sum(one.size * ITEM_SIZES[one.dtype] for one in self.tensors)
 
     @property
     def norm(self) -> float:
@@ -145,6 +157,10 @@ def framed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(sorted(tensors, key=lambda one: (one.plain, one.dtype)))
 
 
+def tensors_of(facts: Facts) -> list[Tensor]:
+    return [Tensor(name, tuple(shape), stored, plain) for name, shape, stored, plain in facts]
+
+
 def read_array(name: Any, array: Any) -> tuple[Array, tuple[int, ...], str]:
     """(flat in the work dtype, shape, number type) of a user's array; it must be finite."""
     if not isinstance(name, str) or not 0 < len(name.encode()) <= MOST_NAME:
@@ -160,7 +176,7 @@ def read_array(name: Any, array: Any) -> tuple[Array, tuple[int, ...], str]:
     return tensor.flat, tensor.shape, tensor.dtype
 
 
-def norm(arrays: Iterator[Array] | Any) -> float:
+def norm(arrays: Iterable[Array]) -> float:
     """The Euclidean norm of all numbers; infinite where float64 cannot hold it."""
     with np.errstate(all="ignore"):
         squares = [float(np.dot(one.astype(np.float64), one.astype(np.float64))) for one in arrays]

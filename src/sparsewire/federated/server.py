@@ -12,63 +12,24 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..errors import InputError, UpdateRefused
 from ..outer import OuterSpec, outer_rule
 from ..presets import local_settings
 from ..scheme import Spec
-from ..statefile import PathLike, read_state, write_state
+from ..statefile import PathLike, copied, read_state, write_state
 from ..wire import Data
 from .coding import Coder
 from .history import History
 from .inbox import Inbox, Limits, Update
-from .model import PLAIN_BELOW, Model, Tensor, Weights
+from .model import PLAIN_BELOW, Model, Weights
+from .round import STATE_VERSION, ClientId, Known, Report, Round
 from .total import Total
-
-ClientId = str | int
-STATE_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a round was. `applied` is false where the mean was not finite, or nobody was counted: no weight moved."""
-
-    round: int
-    counted: tuple[ClientId, ...]
-    missing: tuple[ClientId, ...]
-    refused: dict[ClientId, str]
-    examples: int
-    norm: float
-    applied: bool
-    bytes_up: int
-    bytes_down: int
-    dense_bytes_up: int
-    dense_bytes_down: int
-
-
-@dataclass
-class Known:
-    """A client: the last round whose model it has shown to have, and the last one in which it was counted, plus 1."""
-
-    base: int | None = None
-    counted: int = 0
-
-
-@dataclass
-class Round:
-    """The round that is open."""
-
-    asked: list[ClientId] = field(default_factory=list)
-    counted: dict[ClientId, int] = field(default_factory=dict)  # and their examples
-    refused: dict[ClientId, str] = field(default_factory=dict)
-    norms: list[float] = field(default_factory=list)
-    held: dict[ClientId, bytes] = field(default_factory=dict)  # messages that wait for the median of the norms
-    bytes_up: int = 0
-    bytes_down: int = 0
 
 
 class Server:
@@ -222,7 +183,7 @@ class Server:
 
     def _apply(self, steps: Mapping[str, Any], kept: dict[str, Any]) -> bool:
         """Sends the steps and moves by what was sent, unless that is not finite: then nothing changes."""
-        if not all(np.isfinite(step).all() for step in steps.values()):
+        if not all(map(kernels.all_finite, steps.values())):
             return False
         sending = self.down.seal(self.model.tensors, steps, self._states, self.round)
         moved = self.model.minus(sending.sent) if sending.finite else None
@@ -266,18 +227,19 @@ class Server:
         return cls.from_state(read_state(path, "federated server"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Arrays, bytes and plain types."""
-        return {
+        """Copies: arrays, bytes and plain types."""
+        state = {
             "kind": "federated server", "version": STATE_VERSION, "round": self.round, "seed": self.seed,
             "scheme_up": str(self.up.scheme), "scheme_down": str(self.down.scheme), "optimizer": str(self.optimizer),
             "mean": self._total.rule, "clip": self.clip, "limits": asdict(self.limits),
-            "tensors": [[one.name, one.shape, one.stored, one.plain] for one in self.model.given],
+            "tensors": self.model.facts,
             "weights": dict(self.model.flat), "states": self._states, "kept": self._kept,
             "total": self._total.state_dict(), "open": asdict(self._open), "norms": list(self._inbox.norms),
             "clients": {client: asdict(known) for client, known in self._clients.items()},
             "first": self._history.first, "rounds": list(self._history.rounds),
             "keep_rounds": self._history.most_rounds,
         }  # fmt: skip
+        return {name: copied(value) for name, value in state.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Server:
@@ -288,8 +250,7 @@ class Server:
         return server
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        tensors = [Tensor(name, tuple(shape), stored, plain) for name, shape, stored, plain in state["tensors"]]
-        self.model = Model(tensors, {name: np.array(flat) for name, flat in state["weights"].items()})
+        self.model = Model.from_facts(state["tensors"], state["weights"])
         self.seed, self.round, self.clip = int(state["seed"]), int(state["round"]), state["clip"]
         self.up, self.down = (Coder.of(state[way], self.seed) for way in ("scheme_up", "scheme_down"))
         self.optimizer = outer_rule(state["optimizer"])
@@ -301,13 +262,6 @@ class Server:
         self._states, self._kept = copied(state["states"]), copied(state["kept"])
         self._clients = {client: Known(**known) for client, known in state["clients"].items()}
         self._open = Round(**copied(state["open"]))
-
-
-def copied(tree: Any) -> Any:
-    """A state whose arrays and mappings are its own."""
-    if isinstance(tree, Mapping):
-        return {key: copied(item) for key, item in tree.items()}
-    return np.array(tree) if isinstance(tree, np.ndarray) else list(tree) if isinstance(tree, list) else tree
 
 
 def _checked_id(client: ClientId) -> ClientId:

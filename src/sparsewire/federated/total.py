@@ -17,13 +17,12 @@ import numpy as np
 
 from .. import kernels
 from ..errors import InputError
+from ..exchange.combine import RULES
 from ..kernels import Array
 from ..registry import nearest
 from ..sparse import Sparse, elements, work_dtype
 from .coding import Coder
 from .model import Tensor
-
-RULES = ("all", "senders", "sqrt")
 
 
 class Total:
