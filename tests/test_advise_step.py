@@ -12,10 +12,11 @@ import pytest
 import warm
 from command_line import fails, run
 
+from sparsewire.comm import run_ranks
 from sparsewire.cost.coded import Speeds
 from sparsewire.cost.model import Link
 from sparsewire.cost.step import Codecs, coding
-from sparsewire.lab import advise_step, compute
+from sparsewire.lab import advise_step, compute, cores
 from sparsewire.lab.advise_step import HALF, PLAIN, Scene, candidates
 from sparsewire.lab.risk import ADAM, SGD, TABLE, risk
 
@@ -95,10 +96,26 @@ def test_a_models_gradients_are_timed(tmp_path, monkeypatch):
     (tmp_path / "timed_model.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = compute.measured("timed_model:make")
+    met = []
+    found, used = compute.measured("timed_model:make", lambda: met.append(1))
+    assert 0 < used and len(met) == compute.WARMUP + compute.STEPS
     assert found.numel == 64 * 600 + 600 + 600 * 600 + 600
     assert [part.nbytes for part in found.parts] == [4 * (600 * 600 + 600), 4 * (64 * 600 + 600)]
     assert 0 < found.rest < found.seconds and found.parts[0].ready == 0 < found.parts[1].ready
+
+
+def test_cores_are_shared_by_the_ranks_of_a_machine(monkeypatch):
+    assert run_ranks(3, cores.ranks_here) == [3, 3, 3]
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert [cores.spare(used, 4) for used in (0.0, 1.0, 1.5, 2.0, 3.0)] == [1.0, 1.0, 0.5, 0.0, 0.0]
+
+
+def test_an_engine_that_computes_keeps_the_cores_busy(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    busy = {link.busy for link in run_ranks(2, lambda comm: cores.with_busy(Link(0.0, 1e-9), comm, 2))}
+    assert len(busy) == 1 and 0 < busy.pop() <= 1
+    monkeypatch.setattr(os, "cpu_count", lambda: 10**6)
+    assert all(link.busy < 0.01 for link in run_ranks(2, lambda comm: cores.with_busy(Link(0.0, 1e-9), comm, 2)))
 
 
 # --- accuracy ----------------------------------------------------------------------------------------------------

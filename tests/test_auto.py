@@ -90,6 +90,22 @@ def test_dense_stays_where_it_is_fastest_and_no_probe_is_made():
     assert world.probes == [] and world.pilots[0].switches == []
 
 
+def test_short_first_steps_are_not_trusted():
+    world = World(FAST)
+    world.factors[0] = 5.0  # caches are cold, buckets are not yet in order
+    assert world.run(4) == [0] * 4
+    world.factors[0] = 1.0
+    assert world.run(100) == [0] * 100
+
+
+def test_dense_is_tried_again_where_it_may_be_faster():
+    world = World(FAST)
+    world.factors = [1.5, *[0.8] * len(PLANS)]
+    assert all(world.run(30)[15:]) and best(world) < world.seconds(0)
+    world.factors = [1.0, *[1.25 * world.seconds(0) / world.seconds(1)] * len(PLANS)]
+    assert set(world.run(200)[100:]) == {0}
+
+
 def test_a_slow_link_is_compressed_within_20_steps_by_the_best_scheme():
     world = World(SLOW, numel=25_000_000)
     world.factors = [1.0, 1.6, 2.0, 1.1, 1.9]
@@ -209,6 +225,17 @@ def test_an_exchange_overlaps_with_backward():
     assert dense_step(compute, replace(link, byte=0.1), 2) == pytest.approx(1 + 3 * 4)
     assert dense_step(compute.late(), link, 2) == pytest.approx(1 + 2 + 3 * 0.4)
     assert compute.seconds == 3.0 and compute.numel == 30
+
+
+def test_an_exchange_that_computes_delays_backward_where_no_core_is_to_spare():
+    compute, link = Compute(1.0, [Part(0.0, 10, 40), Part(2.0, 10, 40)]), Link(0.0, 0.01, busy=1.0)
+    assert dense_step(compute, link, 2) == pytest.approx(1 + 2 + 0.4)
+    assert dense_step(replace(compute, spare=0.0), link, 2) == pytest.approx(1 + 2 + 2 * 0.4)
+    assert dense_step(replace(compute, spare=0.5), link, 2) == pytest.approx(1 + 2 + 1.5 * 0.4)
+    assert dense_step(replace(compute, spare=0.0), replace(link, busy=0.0), 2) == pytest.approx(1 + 2 + 0.4)
+    assert dense_step(compute, link, 2, work=0.1) == pytest.approx(1 + 2 + 0.4 + 1.0)
+    plain, busy = (sparse_step(PLANS[0], CODECS, replace(compute, spare=one), link, 2) for one in (1.0, 0.0))
+    assert plain < busy
 
 
 def test_codecs_are_measured_and_agreed_on():

@@ -49,11 +49,17 @@ def _grid(comm: Communicator, told: int | str | None, unit: int) -> Grid:
     return Grid(tuple(map(tuple, machines.values())), unit)
 
 
-def machine_name() -> str:
-    """The same for processes that share a kernel and its network: host, boot and network namespace."""
+def kernel_name() -> str:
+    """The same for processes that share a kernel, and so its cores: host and boot."""
     facts = [socket.gethostname()]
     with suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    return " ".join(facts)
+
+
+def machine_name() -> str:
+    """The same for processes that share a kernel and its network: host, boot and network namespace."""
+    facts = [kernel_name()]
     with suppress(OSError):
         facts.append(os.readlink("/proc/self/ns/net"))
     return " ".join(facts)

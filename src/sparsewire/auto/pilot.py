@@ -6,7 +6,7 @@
 3. The cost model says how long a step takes each way. What was run already is corrected by measured / modelled; a
    scheme that was not is corrected like the others.
 4. Dense is left for a scheme that is shorter by the margin, and taken up again as soon as it is no longer. Schemes that
-   are predicted to be about as short as the one in use are tried once.
+   are predicted to be about as short as the one in use are tried once, dense now and then.
 
 The link: dense steps tell its rate by themselves. Compressed ones send too little for that, so a probe is made now and
 then; its rate is brought to the scale of dense steps by what both said when both were known (`bias`).
@@ -31,12 +31,14 @@ from .settings import Wheel
 from .trial import LEAST, link_of, probe_size
 
 logger = logging.getLogger("sparsewire")
-DENSE = "dense"
-EVERY = 8  # steps between checks of dense steps
+DENSE, TRIED = "dense", "tried, for it may be faster"
+EVERY = 8  # steps between checks of dense steps, and before the first decision, if these are short:
+PATIENCE = 5.0  # seconds that they take at most
 SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
 WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
 TRY = 3.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
+AGAIN = 1.25  # times the step in use: predicted within that, dense is tried again
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
 PROBE_SECONDS = 0.03  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 40)  # of the time that probes may take; steps between them
@@ -82,6 +84,7 @@ class Pilot:
         self.unmatched = True  # whether dense steps are still to be compared with the last probe
         self.corrections: list[float | None] = [None] * len(self.ways)
         self.wanted: int | None = None
+        self.last_dense, self.trial = 0, False  # the last dense step; whether dense is in use to be measured again
         self.next_check = max(2, first - 1)
         self.next_probe = 0
         self.compute = Compute(0.0, ())
@@ -127,10 +130,15 @@ class Pilot:
             self.next_check = step + 2
             return
         self._learn(agreed, probe_bytes)
+        if not self.switches and step < EVERY and self.measured * EVERY < PATIENCE:
+            self.next_check = EVERY  # first steps are slower than others
+            return
         self._predict()
+        if self.choice == 0:
+            self.last_dense = step
         if probe_bytes:
             self._plan_probe(step)
-        target, reason = self._target()
+        target, reason = self._target(step)
         if target != self.choice and self._sure(step, target):
             self._switch(step + 1, target, reason)
             return
@@ -174,7 +182,7 @@ class Pilot:
         compute = self.compute.late() if self._late else self.compute
         return max(LEAST, sparse_step(way, self._codecs[way], compute, self.link, self._size))
 
-    def _target(self) -> tuple[int, str]:
+    def _target(self, step: int) -> tuple[int, str]:
         """The way to go, and why."""
         now, dense = self.predictions[self.choice], self.predictions[0]
         best = min(range(1, len(self.ways)), key=self.predictions.__getitem__)
@@ -183,9 +191,11 @@ class Pilot:
             return (best, "predicted to be faster") if enough else (0, "no scheme is faster by the margin")
         if dense <= min(now, self.predictions[best]):
             return 0, "predicted to be faster"
+        if dense < AGAIN * now and step - self.last_dense >= self.hold:
+            return 0, TRIED
         new = [way for way in range(1, len(self.ways)) if self._untried(way, now)]
         if new:
-            return min(new, key=self.predictions.__getitem__), "tried, for it may be faster"
+            return min(new, key=self.predictions.__getitem__), TRIED
         if self.predictions[best] * (1 + self._margin / 2) < now:
             return best, "faster"
         return self.choice, "no other is faster by the margin"
@@ -200,7 +210,7 @@ class Pilot:
         twice = self.wanted == target
         if target == 0:
             return twice
-        clear = self.predictions[0] > CLEAR * self.predictions[target]
+        clear = self.trial or self.predictions[0] > CLEAR * self.predictions[target]
         return clear or (twice and (not self.switches or step - self.since >= self.hold))
 
     def _switch(self, step: int, target: int, reason: str) -> None:
@@ -211,6 +221,7 @@ class Pilot:
             soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
             self.hold = min(LONGEST, 2 * self.hold) if soon else HOLD
         self.choice, self.since, self.reason, self.wanted = target, step, why, None
+        self.trial = target == 0 and reason == TRIED
         self.next_check, self._wheel.plan = step + SETTLE, self.ways[target]
         if self._speaks:
             logger.info("auto: from step %d on %s: %s", step, now, why)
@@ -262,8 +273,8 @@ class Pilot:
 
 
 SAVED = (
-    "choice", "since", "hold", "probed", "bias", "unmatched", "wanted", "next_check", "next_probe", "measured",
-    "reason",
+    "choice", "since", "hold", "probed", "bias", "unmatched", "wanted", "last_dense", "trial", "next_check",
+    "next_probe", "measured", "reason",
 )  # fmt: skip
 
 

@@ -79,20 +79,23 @@ def link_of(small: float, large: float, nbytes: int, size: int) -> Link:
     return Link(small / max(1.0, moved.rounds), max(large / 10, large - small) / max(1.0, moved.sent))
 
 
-def probe_size(byte: float, size: int, seconds: float) -> int:
+def probe_size(byte: float, size: int, seconds: float, most: int = PROBE[1]) -> int:
     """Bytes of an array whose all_reduce takes so many seconds, at β seconds per byte; within limits."""
-    moved, (low, high) = all_reduce(1.0, size).sent or 1.0, PROBE
-    return int(min(high, max(low, seconds / max(byte, LEAST) / moved)))
+    moved = all_reduce(1.0, size).sent or 1.0
+    return int(min(most, max(PROBE[0], seconds / max(byte, LEAST) / moved)))
 
 
-def measure_link(comm: Communicator, seconds: float) -> Link:
-    """The slowest rank's latency and rate, by probes that take about so long. Every rank calls it."""
+def measure_link(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = 2) -> Link:
+    """The slowest rank's latency and rate, by probes that take about so long and have `most` bytes at most.
+
+    A link that lets some bytes pass at once looks faster than it is to short probes. Every rank calls it.
+    """
     nbytes, link = PROBE[0], Link(0.0, 0.0)
     for _ in range(2):
-        small, large = probe(comm, nbytes)
+        small, large = probe(comm, nbytes, repeat)
         told = comm.all_reduce(np.array([small, -large]), "max").tolist()
         link = link_of(told[0], -told[1], nbytes, comm.size)
-        nbytes = probe_size(link.byte, comm.size, seconds)
+        nbytes = probe_size(link.byte, comm.size, seconds, most)
     return link
 
 

@@ -35,11 +35,13 @@ DECODING = frozenset({"decode", "decode_frame", "query"})
 
 @dataclass(frozen=True)
 class Link:
-    """α, seconds per round; β, seconds per byte; and the bytes that a link which is limited lets pass at once."""
+    """α, seconds per round; β, seconds per byte; the bytes that a link which is limited lets pass at once; and the part
+    of β in which a processor is busy."""
 
     latency: float
     byte: float
     burst: float = 0.0
+    busy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,19 @@ class Cost:
 
     def seconds(self, link: Link, speeds: Speeds, local: float, sharing: float = 1.0, ring: bool = True) -> float:
         """T; `sharing` is the number of ranks per core, at least 1."""
-        work = local + self._work(speeds, self.work.keys()) + speeds.reduce * self.volume.reduced
         rounds = self.volume.rounds if ring else self.volume.fewest
-        moved = max(0.0, max(self.volume.sent, self.volume.received) - link.burst)
-        return (1.0 if self.alone else sharing) * work + link.latency * rounds + link.byte * moved
+        return self._computing(speeds, local, sharing) + link.latency * rounds + link.byte * self._moved(link)
+
+    def busy_seconds(self, link: Link, speeds: Speeds, local: float, sharing: float = 1.0) -> float:
+        """The part of T in which a processor is busy."""
+        return self._computing(speeds, local, sharing) + link.busy * link.byte * self._moved(link)
+
+    def _computing(self, speeds: Speeds, local: float, sharing: float) -> float:
+        work = local + self._work(speeds, self.work.keys()) + speeds.reduce * self.volume.reduced
+        return (1.0 if self.alone else sharing) * work
+
+    def _moved(self, link: Link) -> float:
+        return max(0.0, max(self.volume.sent, self.volume.received) - link.burst)
 
     def _work(self, speeds: Speeds, names: Set[str]) -> float:
         return sum(getattr(speeds, name) * count for name, count in self.work.items() if name in names)

@@ -5,7 +5,7 @@ is ready and the one before has been exchanged:
 
     end_i = max(end_{i−1}, ready_i) + exchange_i,    step = rest + end_last + what follows the last exchange
 
-A dense exchange is one all_reduce. A compressed one selects, encodes, exchanges and decodes; after the last of them
+What an exchange computes meanwhile delays the buckets that follow, unless there is a core to spare. A dense exchange is one all_reduce. A compressed one selects, encodes, exchanges and decodes; after the last of them
 memories are updated, means written, and what travels dense is reduced.
 """
 
@@ -37,10 +37,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Compute:
-    """A step without its exchange: seconds from the end of one to the next step's first bucket, and the buckets."""
+    """A step without its exchange: seconds from the end of one to the next step's first bucket, and the buckets.
+
+    spare: how much of a core the rank has left while it computes, at most 1.
+    """
 
     rest: float
     parts: Sequence[Part]
+    spare: float = 1.0
 
     @property
     def seconds(self) -> float:
@@ -91,18 +95,18 @@ def coding(plan: Scheme) -> Scheme:
     return replace(plan, exchange=AllGather())
 
 
-def dense_step(compute: Compute, link: Link, size: int) -> float:
-    """A step of plain DDP; adding up is in β, as it is measured by an all_reduce."""
-    moved = (Cost(volume.all_reduce(part.nbytes, size)) for part in compute.parts)
-    return compute.rest + _chain(compute, [cost.seconds(link, NO_WORK, 0.0) for cost in moved])
+def dense_step(compute: Compute, link: Link, size: int, work: float = 0.0) -> float:
+    """A step of plain DDP; adding up is in β, as it is measured by an all_reduce. `work`: seconds per element more."""
+    costs = [Cost(volume.all_reduce(part.nbytes, size)) for part in compute.parts]
+    return compute.rest + _chain(compute, costs, link, NO_WORK, work)
 
 
 def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, link: Link, size: int) -> float:
     """A step compressed by a scheme."""
-    costs = zip(compute.parts, _costs(plan, codecs.density, compute.numels, size), strict=True)
-    spent = [cost.seconds(link, codecs.speeds, codecs.front * part.numel, codecs.sharing) for part, cost in costs]
+    costs = _costs(plan, codecs.density, compute.numels, size)
     small = Cost(volume.all_reduce(0.0, size)).seconds(link, NO_WORK, 0.0)
-    return compute.rest + _chain(compute, spent) + codecs.sharing * codecs.back * compute.numel + small
+    chain = _chain(compute, costs, link, codecs.speeds, codecs.front, codecs.sharing)
+    return compute.rest + chain + codecs.sharing * codecs.back * compute.numel + small
 
 
 def dense_bytes(compute: Compute, size: int) -> float:
@@ -125,8 +129,13 @@ def _costs(plan: Scheme, density: float, numels: tuple[int, ...], size: int) -> 
     return [cost for cost in found if cost is not None]
 
 
-def _chain(compute: Compute, spent: Sequence[float]) -> float:
-    end = 0.0
-    for part, seconds in zip(compute.parts, spent, strict=True):
-        end = max(end, part.ready) + seconds
+def _chain(
+    compute: Compute, costs: Sequence[Cost], link: Link, speeds: Speeds, front: float, sharing: float = 1.0
+) -> float:
+    """Seconds from the first bucket to the end of the last exchange; `front`: per element, before its message."""
+    end = late = 0.0
+    for part, cost in zip(compute.parts, costs, strict=True):
+        told = link, speeds, front * part.numel, sharing
+        end = max(end, part.ready + late) + cost.seconds(*told)
+        late += (1 - compute.spare) * cost.busy_seconds(*told)
     return end

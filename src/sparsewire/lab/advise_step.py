@@ -23,7 +23,7 @@ from ..cost.step import Codecs, Compute, coding, dense_bytes, dense_step, sparse
 from ..errors import InputError
 from ..scheme import Scheme, scheme
 from . import compute as computing
-from . import measure
+from . import cores, measure
 from .network import bits_per_second
 from .risk import OPTIMIZERS, SOURCE, risk
 from .tables import number, publish, table
@@ -31,7 +31,7 @@ from .tables import number, publish, table
 PLAIN, HALF = "plain DDP", "torch's fp16 hook"
 MORE = ("exchange=shared(support=leader)",)  # what `auto` does not try
 MARGIN = 1.05  # times shorter, for a scheme to be worth it
-PROBE = 0.2  # seconds
+PROBE, LARGEST, PROBES = 0.5, 1 << 25, 4  # seconds of one; bytes, at most; how many
 WIRE = 1514 / 1448  # bytes of a full packet, to those of it that are not headers
 COLUMNS = ["", "step ms", "× faster", "MB sent", "own codecs ms", "scheme"]
 
@@ -44,6 +44,7 @@ class Scene:
     link: Link
     compute: Compute
     codecs: Mapping[Scheme, Codecs]
+    half: float = 0.0  # seconds per element that are rounded to float16, added up as such, and turned back
 
 
 def main(args: argparse.Namespace) -> int:
@@ -117,28 +118,32 @@ def candidates(ratios: Sequence[float], more: Sequence[str]) -> list[Scheme]:
 
 def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) -> Scene:
     """All ranks at the same time, so that those that share cores are measured as they will be."""
+    ranks = cores.ranks_here(comm)
     comm.barrier()
     if args.model is not None:
-        compute = _slowest(computing.measured(args.model), comm)
+        made, used = computing.measured(args.model, comm.barrier)
+        compute = _slowest(replace(made, spare=cores.spare(used, ranks)), comm)
     else:
         compute = computing.assumed(args.parameters, args.step_ms / 1e3)
     codecs = survey(comm, plans, compute.numel)
     if args.rate is not None:
         link = Link(args.latency, WIRE * 8 / bits_per_second(args.rate))
-        return Scene(args.ranks or comm.size, link, compute, codecs)
-    return Scene(comm.size, measure_link(comm, PROBE), compute, codecs)
+        return Scene(args.ranks or comm.size, link, compute, codecs, cores.casting(comm))
+    link = measure_link(comm, PROBE, LARGEST, PROBES)
+    return Scene(comm.size, cores.with_busy(link, comm, ranks), compute, codecs, cores.casting(comm))
 
 
 def _slowest(compute: Compute, comm: Communicator) -> Compute:
     """As long as on the slowest rank."""
-    longer = float(comm.all_reduce(np.array([compute.seconds]), "max")[0]) / compute.seconds
+    told = comm.all_reduce(np.array([compute.seconds, -compute.spare]), "max").tolist()
+    longer = told[0] / compute.seconds
     parts = [replace(part, ready=longer * part.ready) for part in compute.parts]
-    return Compute(longer * compute.rest, parts)
+    return Compute(longer * compute.rest, parts, -told[1])
 
 
 def run(scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None) -> dict[str, Any]:
     """Every candidate's predicted step, the one to take, and what it may cost in accuracy."""
-    rows = [_dense(scene, PLAIN, 1.0), _dense(scene, HALF, 0.5), *(_row(scene, plan) for plan in plans)]
+    rows = [_dense(scene, PLAIN, 1.0), _dense(scene, HALF, 0.5, scene.half), *(_row(scene, plan) for plan in plans)]
     plain = rows[0]["seconds"]
     rows = [{**row, "times_faster": plain / row["seconds"]} for row in rows]
     best = min(rows[2:], key=lambda row: float(row["seconds"]))
@@ -156,11 +161,12 @@ def run(scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None) -> 
     }  # fmt: skip
 
 
-def _dense(scene: Scene, name: str, share: float) -> dict[str, Any]:
+def _dense(scene: Scene, name: str, share: float, work: float = 0.0) -> dict[str, Any]:
     parts = [replace(part, nbytes=round(share * part.nbytes)) for part in scene.compute.parts]
     compute = replace(scene.compute, parts=parts)
-    seconds, sent = dense_step(compute, scene.link, scene.size), dense_bytes(compute, scene.size)
-    return {"candidate": name, "scheme": None, "seconds": seconds, "bytes": sent, "codecs": 0.0}
+    seconds, sent = dense_step(compute, scene.link, scene.size, work), dense_bytes(compute, scene.size)
+    own = work * compute.numel
+    return {"candidate": name, "scheme": None, "seconds": seconds, "bytes": sent, "codecs": own}
 
 
 def _row(scene: Scene, plan: Scheme) -> dict[str, Any]:

@@ -15,18 +15,24 @@ from .live import make_live
 
 FIRST, CAP = 1 << 20, 25 << 20  # bytes of DDP's first bucket, and of the others
 FORWARD = 1 / 3  # of a step of which nothing else is known: a backward takes twice as long as a forward
-WARMUP, STEPS = 2, 5
+WARMUP, STEPS = 2, 9
 Gradient = tuple[float, int, int]  # when it is ready, elements, bytes
 
 
-def measured(spec: str) -> Compute:
-    """Of the model and training step that `MODULE:FUNCTION` returns, on this process alone."""
+def measured(spec: str, meet: Callable[[], object] = lambda: None) -> tuple[Compute, float]:
+    """Of the model and training step that `MODULE:FUNCTION` returns, with the cores that it used.
+
+    meet: lets the ranks that are measured at the same time wait for each other, as every exchange does.
+    """
     if not measure.has("torch"):
         raise InputError("--model needs torch: pip install torch")
     model, step = make_live(spec, "--model")
+    buckets: dict[str, Any] = {}
     for _ in range(WARMUP):
-        step()
-    return _middle([_step(model, step, spec) for _ in range(STEPS)])
+        _step(model, step, spec, buckets, meet)
+    start, used = time.perf_counter(), time.process_time()
+    steps = [_step(model, step, spec, buckets, meet) for _ in range(STEPS)]
+    return _middle(steps), (time.process_time() - used) / (time.perf_counter() - start)
 
 
 def assumed(parameters: int, seconds: float) -> Compute:
@@ -37,18 +43,22 @@ def assumed(parameters: int, seconds: float) -> Compute:
     return in_buckets([(at, size, 4 * size) for at, size in zip(ready, shares, strict=True) if size], seconds)
 
 
-def _step(model: Any, step: Callable[[], object], spec: str) -> tuple[float, list[Gradient]]:
-    """One step: its seconds, and its gradients as they became ready."""
+def _step(
+    model: Any, step: Callable[[], object], spec: str, buckets: dict[str, Any], meet: Callable[[], object]
+) -> tuple[float, list[Gradient]]:
+    """One step: its seconds, and its gradients as they became ready.
+
+    As in DDP, each is copied into its bucket as soon as it is ready, and back when all ranks have come so far.
+    """
     ready: dict[str, Gradient] = {}
 
     def note(name: str, parameter: Any) -> None:
+        if not parameter.grad.is_sparse:
+            buckets[name] = buckets[name].copy_(parameter.grad) if name in buckets else parameter.grad.clone()
         ready[name] = (time.perf_counter() - start, parameter.numel(), parameter.numel() * parameter.element_size())
 
-    hooks = [
-        parameter.register_post_accumulate_grad_hook(partial(note, name))
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    ]
+    learned = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    hooks = [one.register_post_accumulate_grad_hook(partial(note, name)) for name, one in learned.items()]
     start = time.perf_counter()
     try:
         step()
@@ -57,6 +67,10 @@ def _step(model: Any, step: Callable[[], object], spec: str) -> tuple[float, lis
             hook.remove()
     if not ready:
         raise InputError(f"--model {spec}: no parameter of the model got a gradient: step() calls backward")
+    meet()
+    for name, bucket in buckets.items():
+        if learned[name].grad is not None:
+            learned[name].grad.copy_(bucket)
     return time.perf_counter() - start, sorted(ready.values())
 
 

@@ -14,7 +14,7 @@ from .measure import machine_line
 from .report_data import Run, group_runs
 from .report_measures import bytes_by_ranks, rate_distortion, stages
 from .report_page import Links, Value, html_table, page, paragraph, section
-from .report_sections import accuracy_by_bytes, headline, loss_curves, time_to_accuracy
+from .report_sections import accuracy_by_bytes, headline, headline_text, loss_curves, time_to_accuracy
 from .tables import write_file
 
 TITLE = "sparsewire lab"
@@ -26,7 +26,9 @@ def main(args: argparse.Namespace) -> int:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     text = render(runs, args.results).encode()
     write_file(args.output, lambda file: file.write(text))
-    print(f"{args.output}: {len(runs)} results, {len(text) / 1e3:,.0f} kB")
+    groups = group_runs(filter(_is_cell, runs))
+    head = f"{headline_text(groups)}\n\n" if groups else ""
+    print(f"{head}{args.output}: {len(runs)} results, {len(text) / 1e3:,.0f} kB")
     return 0
 
 

@@ -11,6 +11,7 @@ from .report_page import Links, Number, Value, figure, figures, html_table, para
 from .scores import HIGHER, UNITS, shown
 from .svg import Line, Mark, axis, compact, plot
 from .tables import number
+from .tables import table as text_table
 
 LATE = "not reached"
 
@@ -41,17 +42,30 @@ def legend(groups: Sequence[Group]) -> list[tuple[int, str]]:
 # --- the headline ----------------------------------------------------------------------------------------------------
 
 
+HEADLINE = [
+    "workload", "links", "ranks", "way", "step", "× faster", "bytes a step", "× fewer", "score", "against DDP", "seeds",
+    "lines",
+]  # fmt: skip
+
+
 def headline(groups: Sequence[Group]) -> str:
     if not groups:
         return ""
-    headers = ["workload", "links", "ranks", "way", "step", "× faster", "bytes a step", "× fewer", "score",
-               "against DDP", "seeds", "lines"]  # fmt: skip
-    rows = [_headline_row(group, plain_of(some)) for some in by_setting(groups).values() for group in some]
     kinds = {group.kind: UNITS[group.kind] for group in groups if group.score is not None}
     words = "A step's time is the median after the warm-up, of local steps the mean; bytes are those that the kernel "
     words += "counts on a rank's TCP connections. × is against plain DDP on the same links. "
     words += "".join(f"{kind}: {unit}. " for kind, unit in kinds.items())
-    return section("Headline", paragraph(words), html_table(headers, rows, "all ways at all settings"))
+    return section("Headline", paragraph(words), html_table(HEADLINE, _headline(groups), "all ways at all settings"))
+
+
+def headline_text(groups: Sequence[Group]) -> str:
+    """The same table for a terminal."""
+    rows = [[cell.text if isinstance(cell, Number) else str(cell) for cell in row[:-1]] for row in _headline(groups)]
+    return text_table(HEADLINE[:-1], rows)
+
+
+def _headline(groups: Sequence[Group]) -> list[list[Value]]:
+    return [_headline_row(group, plain_of(some)) for some in by_setting(groups).values() for group in some]
 
 
 def _headline_row(group: Group, plain: Group | None) -> list[Value]:

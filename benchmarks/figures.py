@@ -1,0 +1,132 @@
+"""The README's figures come from docs/results, files that commands wrote: `python benchmarks/figures.py`.
+
+Prints the sentences that these files give, and says which of them a document has not (exit status 1). With files of
+results, `figures.py accuracy.json …`, it copies them there first, without their long lists (curves, steps).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparsewire.lab import results
+from sparsewire.lab.report import read_runs
+from sparsewire.lab.report_data import Group, group_runs
+from sparsewire.lab.report_sections import headline_text
+from sparsewire.lab.tables import write_file
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+README, BENCHMARKS = "README.md", "docs/BENCHMARKS.md"
+LONG = 100  # numbers of a list that are kept
+OURS, POWER = "top 1 %, default codecs", "PowerSGD rank 4"
+
+
+# --- the files ---------------------------------------------------------------------------------------------------
+
+
+def keep(path: Path) -> None:
+    """A copy in docs/results: of lines of results as it is, of JSON without its long lists."""
+    text = path.read_text(encoding="utf-8")
+    kept = text if path.suffix == ".jsonl" else f"{json.dumps(_short(json.loads(text)), indent=1)}\n"
+    write_file(RESULTS / path.name, lambda file: file.write(kept.encode()))
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(one) for name, one in value.items() if not _is_long(one)}
+    return [_short(one) for one in value] if isinstance(value, list) else value
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > LONG and not isinstance(value[0], dict)
+
+
+def _rows(name: str, **wanted: Any) -> list[Mapping[str, Any]]:
+    ((_, found),) = results.read(RESULTS / name)
+    return [row for row in found["rows"] if all(row[key] == value for key, value in wanted.items())]
+
+
+# --- the sentences -----------------------------------------------------------------------------------------------
+
+
+def sentences() -> dict[str, list[str]]:
+    """By document."""
+    groups = group_runs(read_runs([RESULTS / "lab.jsonl"]))
+    return {README: [_steps(groups), _accuracy(), _local()], BENCHMARKS: [headline_text(groups)]}
+
+
+def _steps(groups: Sequence[Group]) -> str:
+    slow, fast, free = (
+        {group.name: group for group in groups if group.setting[:2] == ("synthetic-25m", rate)}
+        for rate in ("100mbit", "1gbit", "unlimited")
+    )
+    fewer = slow["plain DDP"].typical("bytes_per_step") / slow[OURS].typical("bytes_per_step")
+    return (
+        f"at 100 Mbit/s takes {_seconds(slow['plain DDP'])} s a step with plain DDP, {_seconds(slow[POWER])} s with torch's "
+        f"PowerSGD hook and {_seconds(slow[OURS])} s with `topk(1%)` (1 Gbit/s: {_seconds(fast['plain DDP'])}, "
+        f"{_seconds(fast[POWER])} and {_seconds(fast[OURS])} s; not limited: {_seconds(free['plain DDP'])} s and "
+        f"{_seconds(free[OURS])} s without PowerSGD), with {fewer:.0f} times fewer bytes on the wire than plain DDP"
+    )
+
+
+def _seconds(group: Group) -> str:
+    found = group.typical("step_ms") / 1e3
+    return f"{found:.1f}" if found >= 10 else f"{found:.2f}"
+
+
+def _accuracy() -> str:
+    def lost(task: str, rule: str) -> float:
+        rows = _rows("accuracy.json", task=task, rule=rule, ratio=0.01)
+        return statistics.fmean(row["difference"] for row in rows)
+
+    mnist, cifar = (-100 * lost(task, "ours") for task in ("mnist", "cifar"))
+    plain = [-100 * lost(task, "residual") for task in ("mnist", "cifar")]
+    assert lost("lstm", "ours") <= 0 and lost("text", "ours") <= 0
+    return (
+        f"lost {mnist:.1f} points on MNIST, {cifar:.1f} on CIFAR-10 and nothing on an LSTM, nor, with AdamW, on a "
+        f"transformer; a plain residual lost {plain[0]:.1f} and {plain[1]:.1f} points, and {lost('text', 'residual'):.1f} "
+        "nats with AdamW"
+    )
+
+
+def _local() -> str:
+    ours, dense = (_rows("local.json", task="mlp", rule=rule) for rule in ("SBC(2)", "dense"))
+    fewer = statistics.fmean(row["fewer"] for row in ours)
+    below = statistics.fmean(row["score"] for row in dense) - statistics.fmean(row["score"] for row in ours)
+    return f"{fewer:,.0f} times fewer bits than dense training and {100 * below:.2f} points below it on MNIST"
+
+
+# --- the documents -----------------------------------------------------------------------------------------------
+
+
+def missing() -> list[str]:
+    """The sentences that their documents have not, wherever their lines are broken."""
+    return [
+        f"{document}: {sentence}"
+        for document, some in sentences().items()
+        for sentence in some
+        if _words(sentence) not in _words((ROOT / document).read_text(encoding="utf-8"))
+    ]
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    for path in sys.argv[1:] if argv is None else argv:
+        keep(Path(path))
+    for document, some in sentences().items():
+        print(f"{document}:", *some, sep="\n")
+    absent = missing()
+    print(*(f"MISSING in {one}" for one in absent), sep="\n", file=sys.stderr)
+    return int(bool(absent))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
