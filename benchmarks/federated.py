@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import script
 import torch
 from federated_picture import draw
 from federated_rules import RULES, SETTINGS, Rule, Setting
@@ -38,13 +39,9 @@ RATES = (0.1, 0.2, 0.4, 0.8)
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(script.Cell):
     """One training."""
 
-    name: str
-    rule: str
-    seed: int
-    rate: float
     rounds: int
 
     @property

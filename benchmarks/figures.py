@@ -6,6 +6,7 @@ results, `figures.py accuracy.json …`, it copies them there first, without the
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -66,12 +67,11 @@ def _steps(groups: Sequence[Group]) -> str:
         for rate in ("100mbit", "1gbit", "unlimited")
     )
     fewer = slow["plain DDP"].typical("bytes_per_step") / slow[OURS].typical("bytes_per_step")
+    by_rate = [[_seconds(some[way]) for way in ("plain DDP", POWER, OURS) if way in some] for some in (slow, fast, free)]
     return (
-        f"at 100 Mbit/s takes {_seconds(slow['plain DDP'])} s a step with plain DDP, {_seconds(slow[POWER])} s with torch's "
-        f"PowerSGD hook and {_seconds(slow[OURS])} s with `topk(1%)` (1 Gbit/s: {_seconds(fast['plain DDP'])}, "
-        f"{_seconds(fast[POWER])} and {_seconds(fast[OURS])} s; not limited: {_seconds(free['plain DDP'])} s and "
-        f"{_seconds(free[OURS])} s without PowerSGD), with {fewer:.0f} times fewer bytes on the wire than plain DDP"
-    )
+        "at 100 Mbit/s takes {} s a step with plain DDP, {} s with torch's PowerSGD hook and {} s with `topk(1%)` "
+        "(1 Gbit/s: {}, {} and {} s; not limited: {} s with plain DDP and {} s with `topk(1%)`)"
+    ).format(*itertools.chain.from_iterable(by_rate)) + f", with {fewer:.0f} times fewer bytes on the wire"
 
 
 def _seconds(group: Group) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import script
 import torch
 from local_picture import draw
 from local_rules import LOCAL, RULES, WORKERS, Rule, tested, workers_data
@@ -43,13 +44,9 @@ DENSE = "nonzero | values=raw | memory=none"
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(script.Cell):
     """One training."""
 
-    name: str
-    rule: str
-    seed: int
-    rate: float
     steps: int
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,16 @@ from sparsewire.lab.arguments import add_json, count, output_file
 from sparsewire.lab.tables import publish
 
 Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training."""
+
+    name: str
+    rule: str
+    seed: int
+    rate: float
 
 
 def add_arguments(parser: argparse.ArgumentParser, tasks: Iterable[str]) -> None:

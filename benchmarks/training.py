@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import script
 import torch
 from torch import nn
 
@@ -41,13 +42,9 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell(ABC):
+class Cell(script.Cell, ABC):
     """One training."""
 
-    name: str
-    rule: str
-    seed: int
-    rate: float
     steps: int
 
     @property

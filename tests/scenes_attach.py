@@ -201,27 +201,42 @@ def stays_in_step(stage: Stage, scheme: str, steps: int = 50, kind: str = "plain
     return sum(losses[-5:]) / sum(losses[:5])
 
 
+class Ledger:
+    """The gradients that went into a wrapped model's averages, and the means that came out."""
+
+    def __init__(self, stage: Stage, wired: Any) -> None:
+        self._stage, self._wired = stage, wired
+        self._names = [name for name, _ in wired.module.named_parameters()]
+        self._taken, self._given = (dict.fromkeys(self._names, 0.0) for _ in range(2))
+
+    def step(self, step: int) -> None:
+        alone = copy.deepcopy(self._wired.module)
+        backward(self._stage, alone, step, alone)
+        backward(self._stage, self._wired, step)
+        for name in self._names:
+            self._given[name] += _dense(alone, name)
+            self._taken[name] += _dense(self._wired.module, name)
+        self._wired.zero_grad()
+
+    def balance(self, state: dict[str, Any]) -> None:
+        """What went in = what came out + what waits."""
+        for name in self._names:
+            kept = _residual(state, name, self._given[name])
+            total, owed = sum(self._stage.everyones(kept)), sum(self._stage.everyones(self._given[name]))
+            found = self._taken[name] * self._stage.size + total
+            torch.testing.assert_close(found, owed, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def owes_nothing(stage: Stage, scheme: str, kind: str = "plain", **settings: Any) -> None:
     """Over several steps: the gradients that went in = the means that came out + what the residuals hold."""
     unused = {"find_unused_parameters": True} if kind == "branches" else {}
     wired = stage.ddp(build(kind), **unused)
-    names = [name for name, _ in wired.module.named_parameters()]
-    taken, given = (dict.fromkeys(names, 0.0) for _ in range(2))
+    ledger = Ledger(stage, wired)
     with attach(wired, scheme, dense_below=0, **settings) as link:
         for step in range(6):
-            alone = copy.deepcopy(wired.module)
-            backward(stage, alone, step, alone)
-            backward(stage, wired, step)
-            for name in names:
-                given[name] += _dense(alone, name)
-                taken[name] += _dense(wired.module, name)
-            wired.zero_grad()
+            ledger.step(step)
         state = link.state_dict()
-    for name in names:
-        kept = _residual(state, name, given[name])
-        total = sum(stage.everyones(kept))
-        owed = sum(stage.everyones(given[name]))
-        torch.testing.assert_close(taken[name] * stage.size + total, owed, rtol=1e-4, atol=1e-5, msg=name)
+    ledger.balance(state)
     assert any(kept.any() for kept in dense_kept(state).values()), "nothing was held back: this shows nothing"
 
 

@@ -252,7 +252,7 @@ def test_a_probe_tells_latency_and_rate():
     small, large = run_ranks(1, lambda comm: probe(comm, 4000, timer=lambda: next(ticks)))[0]
     assert (small, large) == (0.5, 2.0)
     assert run_ranks(2, lambda comm: measure_link(comm, 0.001).byte > 0) == [True, True]
-    assert probe_size(8e-8, 4, 0.03) == 1 << 18 and probe_size(1e-8, 4, 0.03) == 2_000_000
+    assert probe_size(8e-7, 4, 0.03) == 1 << 17 and probe_size(1e-8, 4, 0.03) == 2_000_000
     assert link_of(0.75, 2.0, 4000, 4) == Link(0.125, pytest.approx(1.25 / 6000))
 
 

@@ -1,4 +1,4 @@
-"""The benchmark on slow links, at its smallest: namespaces are made, ranks meet through them, nothing is left."""
+"""The benchmarks on slow links, at their smallest: namespaces are made, ranks meet through them, nothing is left."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from pathlib import Path
 
 import pytest
 import warm
+from benchmark import FOLDER, load_benchmark
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "network.py"
+
+TINY = ("--model-size", "tiny")
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("network_benchmark", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("network")
 
 
 def why_not(script) -> str | None:
@@ -48,8 +46,7 @@ def measured(script, name: str, out: Path, *words: str):
     if problem:
         pytest.skip(problem)
     before = namespaces()
-    words = ("--ranks", "2", "--model-size", "tiny", *words, "--json", str(out))
-    done = warm.run(SCRIPT.with_name(name), *words)
+    done = warm.run(FOLDER / name, "--ranks", "2", *words, "--json", str(out))
     assert done.returncode == 0, done.stderr
     assert namespaces() == before
     return json.loads(out.read_text())
@@ -57,25 +54,48 @@ def measured(script, name: str, out: Path, *words: str):
 
 @pytest.mark.root
 def test_on_a_slow_link_compressed_steps_are_faster_than_plain_ones(script, tmp_path):
-    (found,) = measured(script, "network.py", tmp_path / "n.json", "--rate", "1mbit")
+    (found,) = measured(script, "network.py", tmp_path / "n.json", *TINY, "--rate", "1mbit")
     ours = found["arms"]["sparsewire"]
     assert ours["times_fewer_bytes"] > 5 and ours["times_faster"] > 1
 
 
 @pytest.mark.root
 def test_of_a_pruned_model_only_the_survivors_cross_the_link(script, tmp_path):
-    words = ("--rate", "10mbit", "--prune", "80%", "--scheme", "pactrain(values=float32)")
+    words = (*TINY, "--rate", "10mbit", "--prune", "80%", "--scheme", "pactrain(values=float32)")
     (found,) = measured(script, "network.py", tmp_path / "n.json", *words)
     assert 3 < found["arms"]["sparsewire"]["times_fewer_bytes"] < 5 and found["pruned"] == 0.8
 
 
 @pytest.mark.root
 def test_ranks_in_one_namespace_are_a_machine(script, tmp_path):
-    few = ("--steps", "1", "--rounds", "1")
-    arms = measured(script, "nodes.py", tmp_path / "n.json", "--rate", "10mbit", *few)["arms"]
+    few = (*TINY, "--rate", "10mbit", "--steps", "1", "--rounds", "1")
+    arms = measured(script, "nodes.py", tmp_path / "n.json", *few)["arms"]
     facts = arms["nodes"]["nodes"]
     assert (facts["machines"], facts["ranks"], facts["shared_memory"]) == (2, 2, True)
     assert "inside" in arms["nodes"]["stages_ms"] and not arms["flat"]["nodes"]
+
+
+@pytest.mark.root
+def test_advice_stands_beside_what_is_measured(script, tmp_path):
+    found = measured(script, "predictions.py", tmp_path / "p.json", *TINY, "--rate", "10mbit")
+    ways = [cell["way"] for cell in found["cells"]]
+    assert {"plain DDP", "torch's fp16 hook", "topk(ratio=0.01)"} < set(ways) and len(ways) == len(set(ways))
+    assert all(cell["predicted_ms"] > 0 < cell["measured_ms"] for cell in found["cells"])
+
+
+@pytest.mark.root
+def test_auto_is_timed_and_follows_the_link(script, tmp_path):
+    words = ("--cases", "tiny-unlimited", "--changes", "synthetic-1m", "--fall", "12", "--rise", "34", "--steps", "36")
+    timed, changed = measured(script, "auto.py", tmp_path / "a.json", *words)
+    assert set(timed["arms"]) == {"plain DDP", "auto"} and timed["ratio"] > 0
+    assert changed["alike"] and changed["followed"]["100mbit"] is not None and len(changed["seconds"]) == 36
+
+
+def test_steps_from_a_change_to_the_switch_are_counted():
+    auto = load_benchmark("auto")
+    switches = [{"step": step, "after": after} for step, after in ((5, "topk"), (9, "dense"), (70, "topk"), (75, "x"))]
+    followed = [auto._followed(switches, *turn, 100) for turn in ((60, "100mbit"), (6, "100mbit"), (80, "unlimited"))]
+    assert followed == [10, 0, None]
 
 
 def test_without_root_it_says_so(script, monkeypatch, capsys):

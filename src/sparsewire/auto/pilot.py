@@ -9,7 +9,7 @@
    are predicted to be about as short as the one in use are tried once, dense now and then.
 
 The link: dense steps tell its rate by themselves. Compressed ones send too little for that, so a probe is made now and
-then; its rate is brought to the scale of dense steps by what both said when both were known (`bias`).
+then. The first one after dense steps is compared with what these said (`bias`); the others tell how the rate changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,10 @@ CLEAR = 1.3  # times faster: needs no second check
 TRY = 3.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
 AGAIN = 1.25  # times the step in use: predicted within that, dense is tried again
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
-PROBE_SECONDS = 0.03  # that a probe takes at the rate that is known
-PROBE_SHARE, PROBE_STEPS = 0.03, (10, 40)  # of the time that probes may take; steps between them
-CORRECTION, BIAS = (0.01, 100.0), (0.2, 5.0)
+PROBE_SECONDS = 0.02  # that a probe takes at the rate that is known
+PROBE_SHARE, PROBE_STEPS = 0.03, (10, 30)  # of the time that probes may take; steps between them
+FELL = 0.85  # times the step of the check before: shorter compressed steps may be a faster link, and call for a probe
+CORRECTION, BIAS, GROWTH = (0.01, 100.0), (0.2, 5.0), 1.5
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ class Pilot:
         self.samples: list[Sample] = []
         self.choice, self.since, self.hold = 0, 0, HOLD
         self.link, self.probed, self.bias = link, link.byte, 1.0
-        self.unmatched = True  # whether dense steps are still to be compared with the last probe
+        self.unmatched = False  # whether the next probe is to be compared with dense steps
         self.corrections: list[float | None] = [None] * len(self.ways)
         self.wanted: int | None = None
         self.last_dense, self.trial = 0, False  # the last dense step; whether dense is in use to be measured again
         self.next_check = max(2, first - 1)
         self.next_probe = 0
-        self.compute = Compute(0.0, ())
+        self.compute = self.dense_compute = Compute(0.0, ())  # of the last steps; of the last dense ones
         self.predictions: list[float] = []
         self.measured = 0.0
         self.reason = "dense until it is measured"
@@ -133,9 +134,9 @@ class Pilot:
         if not self.switches and step < EVERY and self.measured * EVERY < PATIENCE:
             self.next_check = EVERY  # first steps are slower than others
             return
-        self._predict()
         if self.choice == 0:
-            self.last_dense = step
+            self.last_dense, self.dense_compute = step, self.compute
+        self._predict()
         if probe_bytes:
             self._plan_probe(step)
         target, reason = self._target(step)
@@ -143,32 +144,40 @@ class Pilot:
             self._switch(step + 1, target, reason)
             return
         self.wanted = None if target == self.choice else target
-        steady = step + EVERY if self.choice == 0 else max(step + SETTLE, self.next_probe)
+        steady = step + EVERY if self.choice == 0 else max(step + SETTLE, min(step + EVERY, self.next_probe))
         self.next_check = steady if self.wanted is None else step + SETTLE
 
     def _learn(self, agreed: Array, probe_bytes: int) -> None:
         seconds, rest, busy, small, large, *ready = (float(number) for number in agreed)
         parts = [replace(part, ready=at) for part, at in zip(self.samples[-1].parts, ready, strict=True)]
+        if seconds < FELL * self.measured:
+            self.next_probe = 0
         self.measured, self.compute = seconds, Compute(rest, parts)
         if probe_bytes:
-            found = link_of(small, -large, probe_bytes, self._size)
-            self.probed, self.unmatched = max(found.byte, LEAST), True
-            self.link = Link(found.latency, self.probed * self.bias)
+            self._learn_probe(link_of(small, -large, probe_bytes, self._size))
         if self.choice == 0 and busy:
             self._learn_dense(-busy)
         self.samples = []
+
+    def _learn_probe(self, found: Link) -> None:
+        self.probed = max(found.byte, LEAST)
+        if self.unmatched:
+            self.bias, self.unmatched = _within(BIAS, self.link.byte / self.probed), False
+        # A rank that is late looks like latency, so that may grow by little.
+        latency = min(found.latency, GROWTH * self.link.latency) if self.link.latency else found.latency
+        self.link = Link(latency, self.probed * self.bias)
 
     def _learn_dense(self, busy: float) -> None:
         moved = [all_reduce(part.nbytes, self._size) for part in self.compute.parts]
         waiting = self.link.latency * sum(one.rounds for one in moved)
         byte = max(busy / 10, busy - waiting) / max(1.0, sum(one.sent for one in moved))
         self.link = replace(self.link, byte=max(byte, LEAST))
-        if self.unmatched:
-            self.bias, self.unmatched = _within(BIAS, self.link.byte / max(self.probed, LEAST)), False
 
     def _predict(self) -> None:
         modelled = [self._model(way) for way in self.ways]
-        self.corrections[self.choice] = _within(CORRECTION, self.measured / modelled[self.choice])
+        new, old = _within(CORRECTION, self.measured / modelled[self.choice]), self.corrections[self.choice]
+        # Of a scheme, with what was known: which of several is shortest should not depend on the noise of a few steps.
+        self.corrections[self.choice] = new if old is None or self.choice == 0 else (old * new) ** 0.5
         known = [one for one in self.corrections[1:] if one is not None]
         usual = sum(known) / len(known) if known else 1.0
         self.predictions = [
@@ -177,8 +186,9 @@ class Pilot:
         ]
 
     def _model(self, way: Scheme | None) -> float:
+        """Backward takes longer while a scheme computes, so dense steps have their own."""
         if way is None:
-            return max(LEAST, dense_step(self.compute, self.link, self._size))
+            return max(LEAST, dense_step(self.dense_compute, self.link, self._size))
         compute = self.compute.late() if self._late else self.compute
         return max(LEAST, sparse_step(way, self._codecs[way], compute, self.link, self._size))
 
@@ -220,6 +230,8 @@ class Pilot:
         if 0 in (self.choice, target):
             soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
             self.hold = min(LONGEST, 2 * self.hold) if soon else HOLD
+        if self.choice == 0:
+            self.unmatched, self.next_probe = True, step
         self.choice, self.since, self.reason, self.wanted = target, step, why, None
         self.trial = target == 0 and reason == TRIED
         self.next_check, self._wheel.plan = step + SETTLE, self.ways[target]
@@ -254,6 +266,8 @@ class Pilot:
             "ways": list(self._names),
             **{name: getattr(self, name) for name in SAVED},
             "corrections": list(self.corrections),
+            "dense_rest": self.dense_compute.rest,
+            "dense_parts": [list(astuple(part)) for part in self.dense_compute.parts],
             "latency": self.link.latency,
             "byte": self.link.byte,
             "switches": [asdict(one) for one in self.switches],
@@ -267,6 +281,7 @@ class Pilot:
         for name in SAVED:
             setattr(self, name, state[name])
         self.corrections = list(state["corrections"])
+        self.dense_compute = Compute(state["dense_rest"], [Part(*part) for part in state["dense_parts"]])
         self.link = Link(state["latency"], state["byte"])
         self.switches = [Switch(**one) for one in state["switches"]]
         self._wheel.plan, self.samples = self.ways[self.choice], []

@@ -22,7 +22,7 @@ from ..scheme import Scheme
 
 MOST, CODED = 1 << 22, 1 << 20  # elements of the noise: more than caches hold; and of what is coded
 SECONDS, STEPS = 0.05, 4  # that steps on it are timed for; and steps, at least
-PROBE = (1 << 18, 1 << 22)  # bytes of a probe, at least and at most
+PROBE = (1 << 17, 1 << 22)  # bytes of a probe, at least and at most
 LEAST = 1e-12  # seconds per byte
 BURST = 0.004  # seconds that each codec is timed for
 Timer = Callable[[], float]
