@@ -37,7 +37,7 @@ PATIENCE = 5.0  # seconds that they take at most
 SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
 WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
-TRY = 3.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
+TRY = 2.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
 AGAIN = 1.25  # times the step in use: predicted within that, dense is tried again
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
 PROBE_SECONDS = 0.02  # that a probe takes at the rate that is known
@@ -84,6 +84,7 @@ class Pilot:
         self.link, self.probed, self.bias = link, link.byte, 1.0
         self.unmatched = False  # whether the next probe is to be compared with dense steps
         self.corrections: list[float | None] = [None] * len(self.ways)
+        self.visits = [0] * len(self.ways)  # checks of steps that went this way
         self.wanted: int | None = None
         self.last_dense, self.trial = 0, False  # the last dense step; whether dense is in use to be measured again
         self.next_check = max(2, first - 1)
@@ -176,14 +177,21 @@ class Pilot:
     def _predict(self) -> None:
         modelled = [self._model(way) for way in self.ways]
         new, old = _within(CORRECTION, self.measured / modelled[self.choice]), self.corrections[self.choice]
-        # Of a scheme, with what was known: which of several is shortest should not depend on the noise of a few steps.
         self.corrections[self.choice] = new if old is None or self.choice == 0 else (old * new) ** 0.5
+        self.visits[self.choice] += 1
         known = [one for one in self.corrections[1:] if one is not None]
         usual = sum(known) / len(known) if known else 1.0
-        self.predictions = [
-            seconds * (usual if factor is None else factor)
-            for seconds, factor in zip(modelled, self.corrections, strict=True)
-        ]
+        self.predictions = [seconds * self._factor(way, usual) for way, seconds in enumerate(modelled)]
+
+    def _factor(self, way: int, usual: float) -> float:
+        """A scheme's correction counts the more against the usual one the more often it was looked at: which of several
+        is the shortest should not depend on the noise of a few steps."""
+        own, seen = self.corrections[way], self.visits[way]
+        if way == 0:
+            return 1.0 if own is None else own
+        if own is None:
+            return usual
+        return usual ** (1 / (1 + seen)) * own ** (seen / (1 + seen))
 
     def _model(self, way: Scheme | None) -> float:
         """Backward takes longer while a scheme computes, so dense steps have their own."""
@@ -266,6 +274,7 @@ class Pilot:
             "ways": list(self._names),
             **{name: getattr(self, name) for name in SAVED},
             "corrections": list(self.corrections),
+            "visits": list(self.visits),
             "dense_rest": self.dense_compute.rest,
             "dense_parts": [list(astuple(part)) for part in self.dense_compute.parts],
             "latency": self.link.latency,
@@ -280,7 +289,7 @@ class Pilot:
             return
         for name in SAVED:
             setattr(self, name, state[name])
-        self.corrections = list(state["corrections"])
+        self.corrections, self.visits = list(state["corrections"]), list(state["visits"])
         self.dense_compute = Compute(state["dense_rest"], [Part(*part) for part in state["dense_parts"]])
         self.link = Link(state["latency"], state["byte"])
         self.switches = [Switch(**one) for one in state["switches"]]
