@@ -85,7 +85,8 @@ def show_steps(result: Result) -> str:
     rows = [[name, number(row["step_ms"], 1), number(_quarter(row["all_ms"]), 1)]
             for name, row in result["arms"].items()]  # fmt: skip
     title = f"{measure.machine_line(result['machine'])}\n{result['parameters']:,} parameters, {result['ranks']} ranks, "
-    verdict = f"{result['scheme']}: {result['ratio']:.3f} × the best other (target: {result['target']:.2f}: {_word(result['met'])})"
+    verdict = f"{result['scheme']}: {result['ratio']:.3f} × the best other "
+    verdict += f"(target: {result['target']:.2f}: {_word(result['met'])})"
     return f"{title}links of {result['rate']}\n\n{table(['', 'step ms', 'faster quarter'], rows)}\n{verdict}\n"
 
 
@@ -146,7 +147,8 @@ def show_changes(result: Result) -> str:
     rows = [[str(one["step"]), one["after"], one["reason"]] for one in result["switches"]]
     said = [f"{rate} after step {step}: followed {_steps_later(result['followed'][rate])} (target: {WITHIN[rate]})"
             for rate, step in result["turns"].items()]  # fmt: skip
-    head = f"{measure.machine_line(result['machine'])}\n{result['workload']}, {result['scheme']}, {result['ranks']} ranks"
+    what = f"{result['workload']}, {result['scheme']}, {result['ranks']} ranks"
+    head = f"{measure.machine_line(result['machine'])}\n{what}"
     same = "" if result["alike"] else "\nRANKS DIFFER"
     return "\n".join([head, "", table(["from step", "", "why"], rows), *said, _word(result["met"]) + same, ""])
 
@@ -160,7 +162,7 @@ def _steps_later(found: int | None) -> str:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES)[:-1], help="of step times; default: all")
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES)[:-1], help="of step times")
     parser.add_argument("--changes", nargs="*", choices=("synthetic-1m", "synthetic-25m"), default=["synthetic-1m"])
     parser.add_argument("--scheme", default="auto(ratio=10%)", help="while links change (default: %(default)s)")
     parser.add_argument("--fall", type=count, default=60, metavar="STEP")

@@ -67,7 +67,8 @@ def _steps(groups: Sequence[Group]) -> str:
         for rate in ("100mbit", "1gbit", "unlimited")
     )
     fewer = slow["plain DDP"].typical("bytes_per_step") / slow[OURS].typical("bytes_per_step")
-    by_rate = [[_seconds(some[way]) for way in ("plain DDP", POWER, OURS) if way in some] for some in (slow, fast, free)]
+    ways = ("plain DDP", POWER, OURS)
+    by_rate = [[_seconds(some[way]) for way in ways if way in some] for some in (slow, fast, free)]
     return (
         "at 100 Mbit/s takes {} s a step with plain DDP, {} s with torch's PowerSGD hook and {} s with `topk(1%)` "
         "(1 Gbit/s: {}, {} and {} s; not limited: {} s with plain DDP and {} s with `topk(1%)`)"
@@ -85,12 +86,12 @@ def _accuracy() -> str:
         return statistics.fmean(row["difference"] for row in rows)
 
     mnist, cifar = (-100 * lost(task, "ours") for task in ("mnist", "cifar"))
-    plain = [-100 * lost(task, "residual") for task in ("mnist", "cifar")]
+    plain, nats = [-100 * lost(task, "residual") for task in ("mnist", "cifar")], lost("text", "residual")
     assert lost("lstm", "ours") <= 0 and lost("text", "ours") <= 0
     return (
         f"lost {mnist:.1f} points on MNIST, {cifar:.1f} on CIFAR-10 and nothing on an LSTM, nor, with AdamW, on a "
-        f"transformer; a plain residual lost {plain[0]:.1f} and {plain[1]:.1f} points, and {lost('text', 'residual'):.1f} "
-        "nats with AdamW"
+        f"transformer; a plain residual lost {plain[0]:.1f} and {plain[1]:.1f} points, and {nats:.1f} nats "
+        "with AdamW"
     )
 
 

@@ -98,7 +98,7 @@ def test_a_models_gradients_are_timed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     met = []
     found, used = compute.measured("timed_model:make", lambda: met.append(1))
-    assert 0 < used and len(met) == compute.WARMUP + compute.STEPS
+    assert used > 0 and len(met) == compute.WARMUP + compute.STEPS
     assert found.numel == 64 * 600 + 600 + 600 * 600 + 600
     assert [part.nbytes for part in found.parts] == [4 * (600 * 600 + 600), 4 * (64 * 600 + 600)]
     assert 0 < found.rest < found.seconds and found.parts[0].ready == 0 < found.parts[1].ready

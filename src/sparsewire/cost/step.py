@@ -5,8 +5,9 @@ is ready and the one before has been exchanged:
 
     end_i = max(end_{i−1}, ready_i) + exchange_i,    step = rest + end_last + what follows the last exchange
 
-What an exchange computes meanwhile delays the buckets that follow, unless there is a core to spare. A dense exchange is one all_reduce. A compressed one selects, encodes, exchanges and decodes; after the last of them
-memories are updated, means written, and what travels dense is reduced.
+What an exchange computes meanwhile delays the buckets that follow, unless there is a core to spare. A dense exchange is
+one all_reduce. A compressed one selects, encodes, exchanges and decodes; after the last of them memories are updated,
+means written, and what travels dense is reduced.
 """
 
 from __future__ import annotations
