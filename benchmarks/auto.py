@@ -22,7 +22,7 @@ from sparsewire.lab import bench_train, measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, count
 from sparsewire.lab.bench_train import MODELS, PLAIN
 from sparsewire.lab.launch import Event, launch_ranks
-from sparsewire.lab.network import Network, network
+from sparsewire.lab.network import Network
 from sparsewire.lab.tables import number, publish, table
 from sparsewire.lab.workloads import WORKLOADS
 
@@ -73,7 +73,7 @@ def time_case(name: str, ranks: int) -> Result:
     case = CASES[name]
     arms = arms_of(case)
     warmup = {arm: FIRST if arm == AUTO else 2 for arm in arms}
-    with network(ranks, case.rate) as places:
+    with Network(ranks, case.rate) as places:
         found = bench_train.run(MODELS[case.model], arms, places, warmup, steps=5, rounds=case.rounds, limit=1800)
     steps = {arm: row["step_ms"] for arm, row in found["arms"].items()}
     ratio = steps[AUTO] / min(spent for arm, spent in steps.items() if arm != AUTO)
@@ -103,7 +103,7 @@ def _word(met: bool) -> str:
 
 def follow_changes(workload: str, scheme: str, fall: int, rise: int, steps: int, ranks: int) -> Result:
     """Where the rate falls and rises after these steps: what auto did."""
-    with network(ranks, UNLIMITED) as places:
+    with Network(ranks, UNLIMITED) as places:
         turns = {fall: SLOW, rise: UNLIMITED}
         found = launch_ranks(
             "sparsewire.lab.train_job:train_cell", _order(workload, scheme, steps), places,

@@ -16,7 +16,7 @@ from sparsewire.errors import SparsewireError
 from sparsewire.lab import bench_train, measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, read_rate, share
 from sparsewire.lab.bench_train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
-from sparsewire.lab.network import bits_per_second, network, obstacle
+from sparsewire.lab.network import Network, bits_per_second, obstacle
 from sparsewire.lab.stopping import stoppable
 from sparsewire.lab.tables import publish
 
@@ -48,7 +48,7 @@ def run(rate: str, options: argparse.Namespace) -> dict[str, Any]:
     steps = {PLAIN: 2, COMPRESSED: 6, FP16: 2, POWERSGD: 4} if slow else dict.fromkeys(warmup, 4)
     chosen = bench_train.choose_arms(options.scheme, options.peers)
     arms = {name: {**settings, "pruned": options.prune} for name, settings in chosen.items()}
-    with network(options.ranks, rate) as places:
+    with Network(options.ranks, rate) as places:
         sizes = MODELS[options.model_size]
         found = bench_train.run(sizes, arms, places, warmup, steps, rounds=1 if slow else 3, limit=1800)
     faster, target = (

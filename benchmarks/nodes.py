@@ -17,7 +17,7 @@ from network import guarded
 from sparsewire.lab import bench_train, measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, read_rate
 from sparsewire.lab.bench_train import MODELS, stages_table, steps_table
-from sparsewire.lab.network import bits_per_second, network
+from sparsewire.lab.network import Network, bits_per_second
 from sparsewire.lab.tables import publish
 
 FLAT, NODES = "flat", "nodes"
@@ -42,7 +42,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     flat = {"hook": "sparsewire", "scheme": options.scheme}
     arms = {FLAT: flat, NODES: {**flat, "nodes": "auto"}}
-    with network(options.machines, options.rate, options.ranks) as places:
+    with Network(options.machines, options.rate, options.ranks) as places:
         sizes, rounds = MODELS[options.model_size], options.rounds
         found = bench_train.run(sizes, arms, places, warmup=2, steps=options.steps, rounds=rounds, limit=1800)
     usual = (options.machines, options.ranks, options.model_size) == (2, 4, "25M")

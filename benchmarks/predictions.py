@@ -28,7 +28,7 @@ from sparsewire.lab.arguments import UNLIMITED, add_json, count, read_rate
 from sparsewire.lab.bench_train import BATCH, MODELS, PEERS
 from sparsewire.lab.commands import Commands
 from sparsewire.lab.launch import Place
-from sparsewire.lab.network import bits_per_second, network
+from sparsewire.lab.network import Network, bits_per_second
 from sparsewire.lab.tables import number, publish, table
 from sparsewire.lab.tasks import loss_of, mlp
 
@@ -98,7 +98,7 @@ def arm_of(row: Result) -> dict[str, Any]:
 
 def compare(rate: str, size: str, ranks: int) -> list[Result]:
     slow = bits_per_second(rate) < SLOW
-    with network(ranks, rate) as places:
+    with Network(ranks, rate) as places:
         advice = predict(places, size)
         rows = {row["scheme"] or row["candidate"]: row for row in advice["rows"]}
         arms = {name: arm_of(row) for name, row in rows.items()}

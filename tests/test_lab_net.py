@@ -16,7 +16,7 @@ import pytest
 from command_line import fails, run
 
 from sparsewire.errors import InputError
-from sparsewire.lab.network import network, obstacle, remove_leftovers
+from sparsewire.lab.network import Network, obstacle, remove_leftovers
 
 LIMIT = 30.0
 SAY = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -88,7 +88,7 @@ def limited():
     problem = obstacle()
     if problem is None:
         try:
-            with network(1, "1mbit"):
+            with Network(1, "1mbit"):
                 return
         except Exception as error:
             problem = str(error)
@@ -190,14 +190,14 @@ def test_what_was_killed_together_with_its_guard_is_removed_by_the_next(limited)
         os.kill(pid, signal.SIGKILL)
     ended(lab)
     assert len(guards) == 1 and len(namespaces(lab.pid)) == 3
-    with network(1, "1mbit"):
+    with Network(1, "1mbit"):
         assert not namespaces(lab.pid) and not any(map(alive, ranks))
 
 
 @pytest.mark.root
 def test_two_labs_at_once_do_not_meet(limited):
     listen = "import socket; s = socket.create_server(('10.231.0.1', 4000)); print('up', flush=True); input()"
-    with network(1, "10mbit") as one, network(1, "10mbit") as other:
+    with Network(1, "10mbit") as one, Network(1, "10mbit") as other:
         servers = [
             subprocess.Popen([*places[0].prefix, sys.executable, "-c", listen], stdin=-1, stdout=-1, text=True)
             for places in (one, other)
@@ -218,7 +218,7 @@ def qdiscs(prefix: tuple[str, ...]) -> str:
 
 @pytest.mark.root
 def test_rates_are_each_nodes_own_and_can_change(limited):
-    with network(2, ["10mbit", "unlimited"], per_node=2) as places:
+    with Network(2, ["10mbit", "unlimited"], per_node=2) as places:
         assert len(places) == 4 and places[0] == places[1] != places[2]
         assert "rate 10Mbit" in qdiscs(places[0].prefix) and "tbf" not in qdiscs(places[2].prefix)
         places.set_rate("20mbit")
@@ -226,7 +226,7 @@ def test_rates_are_each_nodes_own_and_can_change(limited):
         places.set_rate("unlimited", node=0)
         assert "tbf" not in qdiscs(places[0].prefix) and "tbf" in qdiscs(places[2].prefix)
     with pytest.raises(InputError, match="3 rates for 2 nodes"):
-        network(2, ["1mbit"] * 3)
+        Network(2, ["1mbit"] * 3)
 
 
 @pytest.mark.root

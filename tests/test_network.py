@@ -30,7 +30,7 @@ def why_not(script) -> str | None:
     if problem:
         return problem
     try:
-        with script.network(1, "1mbit"):
+        with script.Network(1, "1mbit"):
             return None
     except Exception as error:
         return str(error)

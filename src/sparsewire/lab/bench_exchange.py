@@ -27,7 +27,7 @@ from .arguments import UNLIMITED
 from .exchange_steps import DENSE, SUPPORTS, Workload, run_step
 from .launch import Place, launch_ranks
 from .measure import Advance, Run
-from .network import bits_per_second, burst, network, obstacle
+from .network import Network, bits_per_second, burst, obstacle
 from .stopping import stoppable
 from .tables import publish
 
@@ -179,7 +179,7 @@ def _places(count: int, rate: str) -> Iterator[Sequence[Place]]:
     if rate == UNLIMITED:
         yield [Place()] * count
         return
-    with stoppable(), network(count, rate) as places:
+    with stoppable(), Network(count, rate) as places:
         yield places
 
 

@@ -13,7 +13,7 @@ from .arguments import UNLIMITED
 from .commands import Commands
 from .lab_arguments import Change
 from .launch import Place
-from .network import Network, network, obstacle
+from .network import Network, obstacle
 from .stopping import stoppable
 
 
@@ -45,7 +45,7 @@ def places_for(
     check_rates([rate] if isinstance(rate, str) else rate, changes)
     problem = obstacle()
     if problem is None:
-        with network(nodes, rate, per_node) as found:
+        with Network(nodes, rate, per_node) as found:
             yield found
     else:
         print(f"sparsewire lab: {problem}; the ranks meet on 127.0.0.1", file=sys.stderr)

@@ -59,7 +59,7 @@ class Network(Sequence[Place]):
 
     Networks have namespaces of their own, bridge included, so several can be there at the same time.
 
-    >>> with network(4, "100mbit") as places:      # doctest: +SKIP
+    >>> with Network(4, "100mbit") as places:      # doctest: +SKIP
     ...     launch_ranks(job, settings, places)
     ...     places.set_rate("1gbit")               # at any time, while ranks use it
     """
@@ -146,11 +146,6 @@ class Network(Sequence[Place]):
         done = subprocess.run(words, capture_output=True, text=True, pass_fds=(self._held,))
         if done.returncode:
             raise SparsewireError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
-
-
-def network(nodes: int, rate: str | Sequence[str], per_node: int = 1) -> Network:
-    """Nodes with links of this rate, or of one rate each, and `per_node` ranks on each of them."""
-    return Network(nodes, rate, per_node)
 
 
 def remove_leftovers() -> None:

@@ -17,7 +17,7 @@ STYLE = """
   :root { --back: #161616; --front: #e8e8e8; --soft: #a5a5a5; --line: #3a3a3a; --head: #242424; --link: #8cc1ff;
     %(dark)s } }
 * { box-sizing: border-box }
-body { margin: 0 auto; padding: 1rem; max-width: 68rem; background: var(--back); color: var(--front);
+body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--back); color: var(--front);
   font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
 h1 { font-size: 1.6rem; line-height: 1.2 } h2 { font-size: 1.25rem; margin-top: 2.5rem } h3 { font-size: 1rem }
 a { color: var(--link) } .soft { color: var(--soft) }
