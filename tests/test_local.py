@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from local_runs import EXACT, MAKES, SIZE, SPARSE, Run, batch, bits, build, descend, on_ranks, trained, weights
+from torch.nn.utils import prune
 
 from sparsewire.comm import Communicator
 from sparsewire.errors import CommMismatch, InputError, PeerFailed, SchemeError
@@ -255,6 +256,18 @@ def test_buffers_that_are_no_statistics_stay_as_they_are() -> None:
         assert model.mask.isinf().all() and (model.table == 0.1).all() and (model.third == 0.1).all()
 
     on_ranks(fn)
+
+
+def test_masks_of_pruning_are_not_sent() -> None:
+    def fn(comm: Communicator) -> set[str]:
+        model = build()
+        prune.random_unstructured(model[0], "weight", 0.5)
+        model.register_buffer("own_mask", torch.full((3,), 0.5))
+        link = local_steps(model, torch.optim.SGD(model.parameters(), lr=0.1), SPARSE, every=1, group=comm)
+        link.detach()
+        return {name for name in link.rounds.common if name.endswith("_mask")}
+
+    assert on_ranks(fn) == [{"own_mask"}] * SIZE, "the user's own buffer takes part"
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "fused"])

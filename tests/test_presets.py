@@ -33,6 +33,9 @@ def test_slots_after_a_preset_replace_its_own() -> None:
     [
         ("deepreduce(indexes=rice)", "indices"),
         ("deepreduce(rice)", "by name"),
+        ("superneurons(theta=)", "has no value"),
+        ("superneurons(theta=0.5, theta=0.6)", "sets theta twice"),
+        ("demo(chunk=abc)", "takes a whole number"),
         ("deepreduce(indices=rise)", "rice"),
         ("deepreduce | memory=none | memory=none", "twice"),
         ("deepredux", "deepreduce"),

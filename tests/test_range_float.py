@@ -96,6 +96,24 @@ def test_auto_is_about_the_best_mantissa(name: str, bits: int) -> None:
     assert relative(x, decoded(x, bits=bits)) <= 1.05 * min(errors)
 
 
+def test_auto_sees_values_that_have_a_period() -> None:
+    x = make("normal", 256_000, "float32").reshape(-1, 64)
+    x[:, 1] *= 1000
+    errors = [relative(x, decoded(x.reshape(-1), bits=8, mantissa=mantissa).reshape(x.shape)) for mantissa in range(8)]
+    assert relative(x, decoded(x.reshape(-1), bits=8).reshape(x.shape)) <= 1.05 * min(errors)
+
+
+@pytest.mark.parametrize("error", [0.3, 0.1, 0.01])
+@pytest.mark.parametrize("name", ["outlier", *samples(1)])
+def test_bits_are_the_fewest_of_all(name: str, error: float) -> None:
+    x = (samples(150_000) | {"outlier": np.r_[make("normal", 150_000, "float32"), 1e6]})[name].astype(np.float32)
+    frame = sw.encode(x, f"nonzero | values=range_float(bits=auto, error={error})")
+    bits = int(sw.inspect(frame)["notes"]["values.bits"])
+    assert relative(x[x != 0], sw.decode(frame).values) <= error
+    fewer = [relative(x, decoded(x, bits=bits - 1, mantissa=m)) for m in range(bits - 1)] if bits > 2 else [1.0]
+    assert min(fewer) > error
+
+
 def test_auto_sees_numbers_whose_squares_leave_float64() -> None:
     x = make("normal", 2000, "float64")
     errors = [relative(x, decoded(x * scale, bits=8) / scale) for scale in (1.0, 2.0**900, 2.0**-900)]

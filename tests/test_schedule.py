@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import sparsewire as sw
 from sparsewire.errors import SchemeError
-from sparsewire.schedule import SchemeSchedule, dgc_schedule, warmup_ratio
+from sparsewire.schedule import SchemeSchedule, dgc_schedule, theta_schedule, warmup_ratio
 
 
 def ratios(schedule: SchemeSchedule, steps: int) -> list[Any]:
@@ -91,3 +91,17 @@ def test_what_a_function_does_later_is_named_by_its_step() -> None:
     schedule = SchemeSchedule(sw.scheme("topk(1%)"), 3, lambda step: 0.1 if step < 2 else 1 / (step - 2))
     with pytest.raises(SchemeError, match=r"ratio_schedule\(2\) raised ZeroDivisionError"):
         schedule.at(5)
+
+
+@pytest.mark.parametrize(
+    ("thetas", "words"),
+    [
+        ([(10, 0.5), (5, 0.4)], "theta_schedule: steps are whole numbers that ascend, but 5 follows 10"),
+        ([0.5], r"theta_schedule is a function of the step or \(until, θ\) pairs"),
+        ([(10, 1.0)], "0 ≤ θ < 1"),
+        ([], "at least one pair"),
+    ],
+)
+def test_a_wrong_theta_is_refused_in_its_own_words(thetas: Any, words: str) -> None:
+    with pytest.raises(SchemeError, match=words):
+        theta_schedule(thetas)

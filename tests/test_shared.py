@@ -305,3 +305,13 @@ def test_presets_say_what_they_stand_for() -> None:
             sw.scheme(f"topk(1%) | {spec}")
     with pytest.raises(sw.SchemeError, match="share of the weights"):
         sw.scheme("pactrain(ratio=2)")
+
+
+@pytest.mark.parametrize("policy", ["naive", "p1", "p2"])
+def test_what_is_not_finite_is_proposed_by_every_index_codec(policy: str) -> None:
+    x = make("normal", 4096, "float32")
+    x[77] = np.nan
+    s = f"topk(5%) | indices=bloom(policy={policy}, fpr=0.1) | exchange=shared"
+    for step in range(20):
+        ((found, _),) = run_ranks(1, lambda comm: mean(x, s, comm, step=step, name="w"))  # noqa: B023
+        assert not np.isfinite(found).all()

@@ -300,3 +300,13 @@ def test_ranks_with_other_hashes_are_told_apart(other: dict[str, int]) -> None:
         mean(np.ones(100, np.float32), "topk(50%) | exchange=sketch", comm, **(other if comm.rank else {}))
 
     assert all(isinstance(error, PeerError) for error in errors_of(2, fn))
+
+
+@pytest.mark.parametrize("select", ["nonzero", "randomk(10%)"])
+@pytest.mark.parametrize("values", ["fit_poly", "fit_dexp"])
+def test_with_equal_supports_in_an_order_of_their_own_ranks_get_one_mean(select: str, values: str) -> None:
+    s = f"{select} | indices=raw | values={values} | memory=none | exchange=sketch"
+    found = run_ranks(3, lambda comm: mean(make("normal", 500, "float32", seed=comm.rank), s, comm, name="w"))
+    for got, _ in found:
+        assert np.array_equal(got, found[0][0])
+    np.testing.assert_allclose(sum(sent for _, sent in found), 3 * found[0][0], atol=1e-5)

@@ -9,7 +9,7 @@ from strategies import make, work
 import sparsewire as sw
 from sparsewire import wire
 from sparsewire.averager import Averager
-from sparsewire.comm import run_ranks
+from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import SchemeError
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.transform import DCT, FFT
@@ -49,24 +49,80 @@ def test_the_largest_bins_are_those_of_the_most_energy() -> None:
     np.testing.assert_allclose(decoded.to_dense(), x, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 61, 64])
-def test_dct_is_the_cosine_transform_of_type_two(length: int) -> None:
+CLOSE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def cosines(length: int) -> np.ndarray:
+    """The transform's matrix, by definition."""
     j, k = np.arange(length), np.arange(length)[:, None]
-    basis = np.cos(np.pi * (2 * j + 1) * k / (2 * length)) * np.where(k == 0, 1, 2**0.5) / length**0.5
-    x = make("normal", length, "float64")
-    np.testing.assert_allclose(DCT().forward(x), basis @ x, atol=1e-12)
+    return np.cos(np.pi * (2 * j + 1) * k / (2 * length)) * np.where(k == 0, 1, 2**0.5) / length**0.5
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (64, 3), (70, 130), (130, 2, 35), (65, 4099), (1000, 7)])
-def test_tiles_are_transformed_in_both_directions(shape: tuple[int, ...]) -> None:
-    x = make("normal", int(np.prod(shape)), "float64")
-    t = DCT(two_dimensional=True).fitted(shape)
-    coefficients, matrix = t.forward(x), x.reshape(shape[0], -1)
-    np.testing.assert_allclose(t.inverse(coefficients, x.size), x, atol=1e-12)
-    width = min(64, matrix.shape[1])
-    rows = DCT(block=max(2, width)).forward(np.ascontiguousarray(matrix[:64, :width]).reshape(-1)).reshape(64, width)
-    tile = DCT().forward(np.ascontiguousarray(rows.T).reshape(-1))
-    np.testing.assert_allclose(coefficients[: tile.size], tile, atol=1e-12)
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_dct_is_the_cosine_transform_of_type_two(dtype: str) -> None:
+    for length in range(2, 70):
+        for blocks in (1, 2, 40):
+            x = make("normal", blocks * length, dtype)
+            found = DCT(block=length).forward(x)
+            expected = (x.reshape(blocks, length) @ cosines(length).T).reshape(-1)
+            np.testing.assert_allclose(found, expected, atol=CLOSE[dtype], err_msg=f"{blocks} blocks of {length}")
+            np.testing.assert_allclose(DCT(block=length).inverse(found, x.size), x, atol=CLOSE[dtype])
+
+
+def tiles_of(matrix: np.ndarray, block: int) -> np.ndarray:
+    """Coefficients of tiles as FORMAT.md has them: whole tiles first, each column by column."""
+    whole, cut = [], []
+    for top in range(0, matrix.shape[0], block):
+        for left in range(0, matrix.shape[1], block):
+            tile = matrix[top : top + block, left : left + block].astype(np.float64)
+            found = cosines(tile.shape[0]) @ tile @ cosines(tile.shape[1]).T
+            (whole if tile.size == block**2 else cut).append(found.T.reshape(-1))
+    return np.concatenate([*whole, *cut])
+
+
+SHAPES = [
+    (64, 64),
+    (64, 3),
+    (70, 130),
+    (130, 2, 35),
+    (65, 4099),
+    (1000, 7),
+    (1024, 3),
+    (67, 128),
+    (67, 67),
+    (3000, 130),
+]
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tiles_are_transformed_in_both_directions(shape: tuple[int, ...], dtype: str) -> None:
+    x = make("normal", int(np.prod(shape)), dtype)
+    for block in (64, 8) if x.size < 10_000 else (64,):
+        t = DCT(block, two_dimensional=True).fitted(shape)
+        coefficients = t.forward(x)
+        np.testing.assert_allclose(coefficients, tiles_of(x.reshape(shape[0], -1), block), atol=4 * CLOSE[dtype])
+        np.testing.assert_allclose(t.inverse(coefficients, x.size), x, atol=4 * CLOSE[dtype])
+
+
+def test_narrow_matrices_are_transformed_many_tiles_at_once() -> None:
+    parts = [part.size for part in DCT(two_dimensional=True).fitted((100_000, 3))._parts()]
+    assert sum(parts) == 300_000 and len(parts) < 6
+
+
+@pytest.mark.parametrize("transform", ["fft", "dct", "dct(two_dimensional=true)"])
+def test_coefficients_of_float16_gradients_are_not_clipped_in_training(transform: str) -> None:
+    def fn(comm: Communicator) -> np.ndarray:
+        plan = sw.scheme(f"nonzero | transform={transform} | values=raw | memory=none")
+        shapes = {"w": (64, 64)}
+        one = Averager(comm, Settings(SchemeSchedule(plan), dense_below=0, shapes=shapes))
+        x = np.full(4096, 2000, np.float32)
+        one.put({"w": x}, {"w": "float16"})
+        assert one.finish()
+        return x
+
+    for found in run_ranks(2, fn):
+        np.testing.assert_allclose(found, 2000, rtol=1e-5)
 
 
 def test_a_smooth_matrix_takes_few_coefficients_of_tiles() -> None:

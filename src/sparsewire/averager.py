@@ -151,6 +151,8 @@ class Averager:
         x, masks = numbers[segment.start : segment.stop], self.settings.masks if plan.exchange.uses_masks else None
         state = self.states.of(segment, plan.memory.buffers, x.dtype)
         shape = self.settings.shape(segment.name, x.size, plan)
+        if dtype == "float16" and plan.transform.uses_fourier:
+            dtype = "float32"  # coefficients may be larger than any float16
         return Piece(segment.name, x, shape, dtype, state, mask=None if masks is None else masks.of(segment.spans))
 
     def _pieces(self, opened: Sequence[Open], plan: Scheme) -> Iterator[Piece]:

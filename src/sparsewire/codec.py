@@ -119,6 +119,7 @@ def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int 
         "dtype": parsed.dtype,
         "shape": parsed.shape,
         "numel": parsed.numel,
+        "entries": found.numel,
         "k": parsed.count,
         "width": parsed.width,
         "bytes": len(frame),

@@ -96,7 +96,7 @@ def deepreduce_fl(ratio: str = "10%", fpr: str = "0.01", policy: str = "p0", bit
 
 def superneurons(theta: str = "0.85", bits: str = "10", chunk: str = "4096") -> Recipe:
     """SuperNeurons (arXiv 1811.08596): Fourier coefficients but the smallest, a share theta, as range-based floats."""
-    ratio = round(1 - _share(theta, "superneurons(theta=…)", "coefficients"), 12)
+    ratio = float(f"{1 - _share(theta, 'superneurons(theta=…)', 'coefficients'):.12g}")
     transform, values = f"fft(chunk={chunk})", f"range_float(bits={bits})"
     return Recipe(f"topk(ratio={ratio}) | transform={transform} | indices=rice | values={values} | memory=residual")
 
@@ -106,7 +106,7 @@ def demo(topk: str = "32", chunk: str = "64", decay: str = "0.999") -> Recipe:
 
     The optimizer applies the sign of the mean.
     """
-    select = f"chunk_topk(k={topk}, chunk={_steps(chunk, 'demo(chunk=…)') ** 2})"
+    select = f"chunk_topk(k={topk}, chunk={_steps(chunk, 'demo(chunk=…)', 'whole number') ** 2})"
     transform = f"dct(block={chunk}, two_dimensional=true)"
     return Recipe(f"{select} | transform={transform} | indices=best | values=entropy | memory=residual(decay={decay})")
 
@@ -158,9 +158,9 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
 }
 
 
-def _steps(word: str, owner: str) -> int:
+def _steps(word: str, owner: str, of: str = "number of steps") -> int:
     if not (word.isascii() and word.isdigit() and 0 < int(word) < 2**31):
-        raise SchemeError(f"{owner} takes a number of steps, at least 1, not {word!r}")
+        raise SchemeError(f"{owner} takes a {of}, at least 1, not {word!r}")
     return int(word)
 
 
@@ -184,7 +184,9 @@ def expand(name: str, settings: Mapping[str, str]) -> Recipe:
     """What a preset stands for with these settings; `none` leaves one out."""
     known = list(inspect.signature(PRESETS[name]).parameters)
     for key, value in settings.items():
-        if key not in known or not value:
+        if key in known and not value:
+            raise SchemeError(f"{name}({key}=) has no value: give one, or leave {key} out")
+        if key not in known:
             raise SchemeError(f"{name} takes settings by name, not {key!r}{registry.nearest(key, known)}")
     return PRESETS[name](**{key: value for key, value in settings.items() if value != "none"})
 

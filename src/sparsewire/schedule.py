@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -92,10 +93,10 @@ class theta_schedule:
 
     def __post_init__(self) -> None:
         if not callable(self.thetas):
-            ratios = [(until, 1 - _checked_theta(theta)) for until, theta in _as_pairs(self.thetas, "theta_schedule")]
-            if not ratios:
+            pairs = _as_pairs(self.thetas, "theta_schedule", "θ")
+            if not pairs:
                 raise SchemeError("theta_schedule: give a function of the step, or at least one pair (until, θ)")
-            object.__setattr__(self, "thetas", tuple((until, 1 - ratio) for until, ratio in _checked_pairs(ratios)))
+            object.__setattr__(self, "thetas", tuple((until, _checked_theta(theta)) for until, theta in pairs))
 
     def __call__(self, step: int) -> float:
         if callable(self.thetas):
@@ -210,20 +211,20 @@ def is_whole(value: Any) -> bool:
 
 
 def _checked_pairs(ratios: Any) -> tuple[tuple[int, float], ...]:
-    pairs = _as_pairs(ratios, "ratio_schedule")
-    before = 0
-    for until, _ in pairs:
-        if not is_whole(until) or until <= before:
-            raise SchemeError(f"ratio_schedule: steps are whole numbers that ascend, but {until!r} follows {before!r}")
-        before = until
-    return tuple((int(until), _checked_ratio(ratio, f"ratio_schedule until {until} has")) for until, ratio in pairs)
+    pairs = _as_pairs(ratios, "ratio_schedule", "ratio")
+    return tuple((until, _checked_ratio(ratio, f"ratio_schedule until {until} has")) for until, ratio in pairs)
 
 
-def _as_pairs(given: Any, what: str) -> list[tuple[Any, Any]]:
+def _as_pairs(given: Any, what: str, of: str) -> list[tuple[int, Any]]:
+    """(until, share) pairs whose steps are sound."""
     try:
-        return [(until, share) for until, share in given]
+        pairs = [(until, share) for until, share in given]
     except (TypeError, ValueError):
-        raise SchemeError(f"{what} is a function of the step or (until, ratio) pairs, not {given!r}") from None
+        raise SchemeError(f"{what} is a function of the step or (until, {of}) pairs, not {given!r}") from None
+    for (before, _), (until, _) in itertools.pairwise([(0, None), *pairs]):
+        if not is_whole(until) or until <= before:
+            raise SchemeError(f"{what}: steps are whole numbers that ascend, but {until!r} follows {before!r}")
+    return [(int(until), share) for until, share in pairs]
 
 
 def _checked_theta(theta: Any) -> float:

@@ -23,7 +23,7 @@ from .errors import HeaderError, SchemeError
 from .presets import PRESETS, expand
 from .record import CodecRecord, Parameter, pack_record, unpack_record
 from .registry import codecs, find, find_wire, nearest
-from .syntax import CALL, read_call, split
+from .syntax import CALL, read_call, refuse_repeated, split
 from .transform import Identity
 from .values.chain import Chain
 
@@ -184,10 +184,12 @@ def parse_call(call: str, spec: str) -> tuple[str, list[Parameter], dict[str, Pa
     match = CALL.match(call)
     if match is None:
         raise SchemeError(f"{call!r} in {spec!r} should read name or name(setting=value, …)")
-    positional, named = [], {}
+    positional: list[Parameter] = []
+    named: dict[str, Parameter] = {}
     for item in filter(None, split(match["settings"] or "", ",", spec)):
         key, equals, value = item.partition("=")
         if equals:
+            refuse_repeated(key.strip(), named, call)
             named[key.strip()] = _parse_value(value.strip(), match["name"])
         elif named:
             raise SchemeError(f"{call!r} in {spec!r}: a setting without a name must come first")

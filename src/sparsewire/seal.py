@@ -44,7 +44,7 @@ def seal(scheme: Scheme, ctx: Context, offer: Selection) -> Sealed:
         return _seal_ordered(scheme, ctx, offer)
     finite = bool(kernels.all_finite(offer.values))
     body, realised = scheme.indices.encode(offer.indices, replace(ctx, count=int(offer.indices.size), finite=finite))
-    same = realised is offer.indices or scheme.indices.keeps_values
+    same = realised is offer.indices or (scheme.indices.keeps_values and realised.size == offer.indices.size)
     numbers = offer.values if same else offer.at(realised)
     coded, approx = scheme.values.encode(numbers, replace(ctx, count=int(numbers.size)))
     return _sealed(scheme, ctx, offer, realised, body, coded, approx)

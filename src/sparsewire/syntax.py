@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from .errors import SchemeError
 
@@ -38,5 +39,15 @@ def read_call(part: str, spec: str) -> tuple[str, dict[str, str]] | None:
     match = CALL.match(part)
     if match is None:
         return None
-    settings = (item.partition("=")[::2] for item in split(match["settings"] or "", ",", spec) if item)
-    return match["name"], {key.strip(): value.strip() for key, value in settings}
+    settings: dict[str, str] = {}
+    for item in filter(None, split(match["settings"] or "", ",", spec)):
+        key, equals, value = (word.strip() for word in item.partition("="))
+        if equals:
+            refuse_repeated(key, settings, part)
+        settings[key] = value
+    return match["name"], settings
+
+
+def refuse_repeated(key: str, settings: Collection[str], call: str) -> None:
+    if key in settings:
+        raise SchemeError(f"{call!r} sets {key} twice")

@@ -96,6 +96,7 @@ class Transform(Codec):
 
     slot = "transform"
     is_identity: ClassVar[bool] = False
+    uses_fourier: ClassVar[bool] = False  # whether it is made of Fourier transforms: coefficients are sums of many
 
     @property
     def width(self) -> int:

@@ -18,7 +18,7 @@ from ..exchange.sketch_table import Table
 from ..kernels import Array
 from ..scheme import Scheme
 from ..seal import Sealed, Selection, seal
-from ..sparse import Sparse
+from ..sparse import Sparse, elements
 from ..wire import Frame, pack_message
 from .timing import BURST, Run, interleaved, uniform_indices, values
 
@@ -73,13 +73,15 @@ class Coded:
         """Bytes of the message of a mean, coded without loss; `summed`: every entry is a sum over ranks, not one's."""
         part = min(1.0, MOST / max(1, entries))
         whole = self._sample(entries, numel, part).sent
-        parts = [whole, whole.like(whole.indices, values(whole.count, seed=2))] if summed else _halves(whole)
+        others = values(whole.values.size, seed=2)
+        parts = [whole, whole.like(whole.indices, others)] if summed else _halves(whole)
         return len(pack_message([code(parts, "all", self._plan)])) / part
 
     def speeds(self, entries: int, numel: int, rounds: int = ROUNDS, burst: float = BURST) -> Speeds:
         """Measured on one thread, with nothing else running in this process."""
-        out = np.zeros(numel, np.float32)
-        spent = interleaved(self._runs(entries, out), rounds, lambda name: None, burst=burst)
+        one = self._sample(entries, numel, 1.0)
+        out = np.zeros(one.sent.size * one.sent.width, np.float32)
+        spent = interleaved(self._runs(one, numel, out), rounds, lambda name: None, burst=burst)
         frames = {name: spent[name] for name in ("encode_frame", "decode_frame")}
         per_entry = {name: max(0.0, spent[name] - spent[f"{name}_frame"]) / entries for name in ("encode", "decode")}
         per_entry |= {name: spent[name] / entries for name in ("encode_mean", "decode_mean", "insert", "query")}
@@ -87,10 +89,10 @@ class Coded:
         per_entry["add"] = max(0.0, spent["many"] - spent["one"]) / (PEERS * entries)
         return Speeds(**frames, **per_entry, reduce=spent["reduce"] / out.nbytes)
 
-    def _runs(self, entries: int, out: Array) -> dict[str, Run]:
-        one, few = self._sample(entries, out.size, 1.0), self._sample(1, out.size, 1.0)
-        own, halves = [one.sent], _halves(one.sent)
-        mean, table = code(halves, "all", self._plan), Table(one.sent.indices, 1, max(1, entries // 4), (1,))
+    def _runs(self, one: Sealed, numel: int, out: Array) -> dict[str, Run]:
+        few, own, halves = self._sample(1, numel, 1.0), [one.sent], _halves(one.sent)
+        ids = elements(one.sent.indices, one.sent.width)
+        mean, table = code(halves, "all", self._plan), Table(ids, 1, max(1, ids.size // 4), (1,))
         buckets = np.zeros(table.numbers, np.float32)
         return {
             "encode": partial(self._seal, one.sent),
@@ -108,14 +110,17 @@ class Coded:
         }
 
     def _sample(self, entries: int, numel: int, part: float) -> Sealed:
+        """Entries as the plan's transform has them."""
         count = round(part * entries)
-        size = max(count, round(part * numel))
-        where = uniform_indices(size, count, seed=1)
-        return self._seal(Sparse.trusted(where, values(count, seed=1), (size,), "float32"))
+        shape = (max(count, round(part * numel)),)
+        transform = self._plan.transform.fitted(shape)
+        domain, width = None if transform.is_identity else transform, transform.width
+        where = uniform_indices(max(count, transform.size(shape[0])), count, seed=1)
+        return self._seal(Sparse.trusted(where, values(count * width, seed=1), shape, "float32", width, domain))
 
     def _seal(self, entries: Sparse) -> Sealed:
-        offer = Selection(entries.indices, entries.values, entries.at, entries.shape)
-        return seal(self._plan, Context("float32", entries.numel, key=1, own_key=2), offer)
+        parts = entries.indices, entries.values, entries.at, entries.shape, entries.width, entries.transform
+        return seal(self._plan, Context("float32", entries.size, key=1, own_key=2), Selection(*parts))
 
 
 @functools.lru_cache(maxsize=64)
@@ -126,8 +131,9 @@ def coded(plan: Scheme) -> Coded:
 
 def _halves(whole: Sparse) -> list[Sparse]:
     """The same entries as two ranks send them that have none in common."""
-    half = whole.count // 2
-    return [whole.like(whole.indices[part], whole.work_values[part]) for part in (slice(half), slice(half, None))]
+    half, rows = whole.count // 2, whole.work_values.reshape(-1, whole.width)
+    parts = (slice(half), slice(half, None))
+    return [whole.like(whole.indices[part], rows[part].reshape(-1)) for part in parts]
 
 
 def _reading(frame: Frame, own: list[Sparse]) -> Run:

@@ -22,7 +22,7 @@ from ..comm import Communicator
 from ..errors import FrameError
 from ..kernels import Array
 from ..piece import Piece
-from ..seal import Sealed, Selection
+from ..seal import Sealed, Selection, is_ordered
 from ..sparse import Sparse, merged
 from ..wire import Frame, pack_message
 from .messages import blaming, gather, own_dtype, parse
@@ -144,7 +144,10 @@ def find(by: str, call: Call) -> Union:
 
 
 def _same(call: Call) -> Union:
-    return Union([sent.indices for sent in call.own], [[one.fields for one in call.sealed]] * call.turn.comm.size)
+    """Coded supports are the same as well, unless they are in an order that is each rank's own."""
+    alike = not any(is_ordered(call.turn.scheme, sent.width) for sent in call.own)
+    frames = [[one.fields for one in call.sealed]] * call.turn.comm.size
+    return Union([sent.indices for sent in call.own], frames if alike else None)
 
 
 def _coded(call: Call) -> Union:

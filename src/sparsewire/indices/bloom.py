@@ -71,8 +71,8 @@ class Bloom(IndexCodec):
             raise InputError(
                 f"a Bloom filter of {indices.size} in {ctx.numel} elements is too costly; use indices=rice"
             )
-        # p1 and p2 may leave out an entry, but non-finite values must arrive.
-        policy = self.policy if ctx.finite or self.keeps_values else "p0"
+        # The others may leave out an entry, but non-finite values must arrive.
+        policy = self.policy if ctx.finite else "p0"
         data = kernels.bloom_build(indices, ctx.numel, bits, hashes, words, ctx.key)
         filter = Filter(ctx.key, policy, hashes, bits, words, data)
         limit = ctx.numel if policy == "p0" else _most_positives(indices.size, hashes)

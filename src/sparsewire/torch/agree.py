@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import zip_longest
@@ -20,6 +21,7 @@ from ..errors import CommMismatch, PeerFailed
 from ..schedule import Settings
 
 CHANNEL = "attach"
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 LONGEST = 2000  # characters of an error's text
 
 
@@ -76,9 +78,9 @@ def _lists(settings: Settings, named: Mapping[str, torch.Tensor]) -> dict[str, l
 
 
 def _ratios(ratios: Any) -> list[str]:
-    """Of a function nothing can be compared, but for those that say what they are."""
+    """Of a function nothing can be compared, but for those that say what they are; its address is a process's own."""
     if callable(ratios):
-        return [repr(ratios) if is_dataclass(ratios) else "a function"]
+        return [ADDRESS.sub("", repr(ratios)) if is_dataclass(ratios) else "a function"]
     return [f"{ratio} until {until}" for until, ratio in ratios]
 
 

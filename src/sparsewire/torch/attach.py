@@ -15,6 +15,7 @@ from ..scheme import Spec
 from .agree import agree, refuse
 from .auto_link import AutoLink, open_pilot, steered
 from .checks import Exclude, find_ddp, is_positive, named_parameters, read_settings
+from .fourier import fourier_for
 from .group import CourierGroup
 from .hook import free_hook
 from .link import Link
@@ -92,10 +93,11 @@ def attach(
             raise
         agree(group.comm, settings, named, {"auto": auto and str(auto), **masked(settings, named)})
         names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named.items()}
+        fourier = fourier_for(group.comm, [settings.schedule.scheme] if auto is None else auto.plans, names)
         if auto is None:
-            return Link(names, group, settings, hook, fit)
+            return Link(names, group, settings, hook, fit, fourier)
         pilot = open_pilot(group, auto, settings, sum(parameter.numel() for parameter in names))
-        return AutoLink(names, group, settings, hook, fit, pilot)
+        return AutoLink(names, group, settings, hook, fit, fourier, pilot)
     except BaseException:
         group.leave()
         raise

@@ -24,6 +24,7 @@ from ..host import to_host
 from ..kernels.scratch import Kept
 from ..schedule import Settings
 from ..sparse import Sparse
+from ..transform import Fourier, computed_by
 from .bucket import Bucket, to_coo
 from .courier import Courier, Parcel
 from .group import CourierGroup
@@ -40,12 +41,12 @@ class Link:
 
     def __init__(
         self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
-        fit: Fit | None = None,
+        fit: Fit | None = None, fourier: Fourier | None = None,
     ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
         self.averager = Averager(group.comm, settings)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
-        self._staging = Kept()
+        self._staging, self._fourier = Kept(), fourier
         self._step: list[Parcel[Bucket]] = []
         self._courier: Courier[Bucket] = Courier(self._work, self._fail, "sparsewire-courier")
         hook.link = self
@@ -162,7 +163,8 @@ class Link:
 
     def _work(self, parcel: Parcel[Bucket]) -> None:
         try:
-            self._put(parcel)
+            with computed_by(self._fourier):
+                self._put(parcel)
         except BaseException:
             self._step = []
             self.averager.abandon()

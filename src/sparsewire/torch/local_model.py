@@ -107,12 +107,13 @@ def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _averaged(model: torch.nn.Module) -> frozenset[str]:
-    """Floating-point buffers that a checkpoint has: not masks with -inf, nor tables that are only kept at hand."""
+    """Floating-point buffers that a checkpoint has: not masks of pruning or with -inf, nor tables only kept at hand."""
     saved = {plain(name) for name in model.state_dict(keep_vars=True)}
+    masks = {name.removesuffix("_orig") + "_mask" for name in named_parameters(model) if name.endswith("_orig")}
     return frozenset(
         name
         for name, buffer in _buffers(model).items()
-        if name in saved and buffer.is_floating_point() and bool(buffer.isfinite().all())
+        if name in saved - masks and buffer.is_floating_point() and bool(buffer.isfinite().all())
     )
 
 

@@ -2,7 +2,8 @@
 
 from .dct import DCT
 from .fft import FFT
+from .fourier import Fourier, computed_by
 from .identity import Identity
 from .rows import Rows
 
-__all__ = ["DCT", "FFT", "Identity", "Rows"]
+__all__ = ["DCT", "FFT", "Fourier", "Identity", "Rows", "computed_by"]

@@ -14,8 +14,8 @@ from ..contract import Transform
 from ..kernels import Array
 from ..kernels.scratch import recycled
 from ..sparse import entries
+from .fourier import fourier
 
-TOGETHER = 2**17  # numbers that are transformed at once: they and their temporaries stay in the cache
 LEAST_ROWS = 16  # NumPy works on as many rows at once as a vector has lanes
 RESCUE = 2.0**20  # more than what a sum over a chunk may exceed its largest number by
 
@@ -49,6 +49,8 @@ class Part(NamedTuple):
 
 class Chunked(Transform):
     """A transform of every `chunk` elements of the flat tensor, and of a shorter last chunk."""
+
+    uses_fourier = True
 
     @property
     @abstractmethod
@@ -111,7 +113,7 @@ def batches(numel: int, chunk: int) -> Iterator[tuple[int, int, int]]:
     [(0, 2, 32), (64, 1, 6)]
     """
     full, rest = divmod(numel, chunk)
-    rows = max(LEAST_ROWS, TOGETHER // chunk)
+    rows = max(LEAST_ROWS, fourier().together // chunk)
     for first in range(0, full, rows):
         yield first * chunk, min(rows, full - first), chunk
     if rest:

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..contract import Transform
 from ..kernels import Array
-from .chunks import TOGETHER, Chunked, complex_of, guarded
+from .chunks import Chunked, complex_of, guarded
+from .fourier import fourier
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,10 @@ class DCT(Chunked):
         rows, found = x.reshape(chunks, -1), out.reshape(chunks, -1)
         length = rows.shape[1]
         mixed = np.concatenate([rows[:, ::2], rows[:, 1::2][:, ::-1]], axis=1)
-        turned = np.fft.rfft(mixed, norm="ortho") * _turns(length, x.dtype.str)
+        turned = fourier().forward(mixed, length) * _turns(length, x.dtype.str)
         found[:, : length // 2 + 1] = turned.real
-        np.negative(turned.imag[:, 1 : (length + 1) // 2], out=found[:, : length // 2 : -1], casting="same_kind")
+        # Not np.negative(…, out=…): NumPy 2.4 reads the wrong places of some strided float32 arrays.
+        found[:, : length // 2 : -1] = -turned.imag[:, 1 : (length + 1) // 2]
 
     @staticmethod
     def restore(coefficients: Array, out: Array, chunks: int) -> None:
@@ -64,8 +66,8 @@ class DCT(Chunked):
         length = rows.shape[1]
         spectra = np.zeros((chunks, length // 2 + 1), complex_of(rows.dtype))
         spectra.real = rows[:, : length // 2 + 1]
-        np.negative(rows[:, : (length - 1) // 2 : -1], out=spectra.imag[:, 1:])
-        mixed = np.fft.irfft(spectra / _turns(length, rows.dtype.str), length, norm="ortho")
+        spectra.imag[:, 1:] = -rows[:, : (length - 1) // 2 : -1]
+        mixed = fourier().inverse(spectra / _turns(length, rows.dtype.str), length)
         half = (length + 1) // 2
         found[:, ::2], found[:, 1::2] = mixed[:, :half], mixed[:, half:][:, ::-1]
 
@@ -88,53 +90,83 @@ class Tiles(Transform):
 
     def forward(self, x: Array) -> Array:
         matrix, out = x.reshape(self.rows, self.columns), np.empty_like(x)
-        for part, tiles, shape in self._parts():
-            flat, turned = matrix[part].reshape(shape[0], -1, shape[1]), out[tiles]
+        for part in self._parts():
+            turned = out[part.coefficients]
             across = np.empty_like(turned)
-            guarded(DCT.analyse, np.ascontiguousarray(flat.swapaxes(0, 1)).reshape(-1), across, across.size // shape[1])
-            guarded(DCT.analyse, _turned(across, shape), turned, across.size // shape[0])
+            guarded(DCT.analyse, part.tiles(matrix), across, across.size // part.width)
+            guarded(DCT.analyse, _turned(across, part.height, part.width), turned, across.size // part.height)
         return out
 
     def inverse(self, coefficients: Array, numel: int) -> Array:
         out = np.empty_like(coefficients)
         matrix = out.reshape(self.rows, self.columns)
-        for part, tiles, shape in self._parts():
-            turned = coefficients[tiles]
+        for part in self._parts():
+            turned = coefficients[part.coefficients]
             down, flat = np.empty_like(turned), np.empty_like(turned)
-            guarded(DCT.restore, turned, down, down.size // shape[0])
-            guarded(DCT.restore, _turned(down, shape[::-1]), flat, flat.size // shape[1])
-            matrix[part] = flat.reshape(-1, *shape).swapaxes(0, 1).reshape(shape[0], -1)
+            guarded(DCT.restore, turned, down, down.size // part.height)
+            guarded(DCT.restore, _turned(down, part.width, part.height), flat, flat.size // part.width)
+            part.put(matrix, flat)
         return out
 
-    def _parts(self) -> Iterator[tuple[tuple[slice, slice], slice, tuple[int, int]]]:
-        """(their place in the matrix, their coefficients, a tile's shape) of tiles that are transformed at once."""
-        at = 0
-        for rows, columns, width in sorted(self._strips(), key=self._is_cut):
-            height = rows.stop - rows.start
-            step = width * max(1, TOGETHER // (height * width))
-            for start in range(columns.start, columns.stop, step):
-                some = slice(start, min(columns.stop, start + step))
-                size = height * (some.stop - start)
-                yield (rows, some), slice(at, at + size), (height, width)
-                at += size
-
-    def _strips(self) -> Iterator[tuple[slice, slice, int]]:
-        """(rows, columns, columns of a tile) of each row of tiles, the one that the last column cuts apart."""
-        whole = self.columns - self.columns % self.block
-        for top in range(0, self.rows, self.block):
-            rows = slice(top, min(self.rows, top + self.block))
-            if whole:
-                yield rows, slice(0, whole), self.block
-            if whole < self.columns:
-                yield rows, slice(whole, self.columns), self.columns - whole
-
-    def _is_cut(self, strip: tuple[slice, slice, int]) -> bool:
-        return (strip[0].stop - strip[0].start) * strip[2] < self.block**2
+    def _parts(self) -> Iterator[TilePart]:
+        """Whole tiles; those that the last column cuts; those that the last row cuts; the one that both cut."""
+        at, down, right = 0, self.rows % self.block, self.columns % self.block
+        for height, rows in ((self.block, slice(0, self.rows - down)), (down, slice(self.rows - down, self.rows))):
+            for width, columns in (
+                (self.block, slice(0, self.columns - right)),
+                (right, slice(self.columns - right, self.columns)),
+            ):
+                for some_rows, some_columns in _cut(rows, columns, height, width):
+                    part = TilePart(some_rows, some_columns, height, width, at)
+                    at += part.size
+                    yield part
 
 
-def _turned(tiles: Array, shape: tuple[int, int]) -> Array:
+@dataclass(frozen=True)
+class TilePart:
+    """Tiles of one shape that are transformed at once: their place in the matrix, and their first coefficient."""
+
+    rows: slice
+    columns: slice
+    height: int
+    width: int
+    start: int
+
+    @property
+    def size(self) -> int:
+        return (self.rows.stop - self.rows.start) * (self.columns.stop - self.columns.start)
+
+    @property
+    def coefficients(self) -> slice:
+        return slice(self.start, self.start + self.size)
+
+    def tiles(self, matrix: Array) -> Array:
+        """Tile after tile, row after row."""
+        return np.ascontiguousarray(self._grid(matrix).swapaxes(1, 2)).reshape(-1)
+
+    def put(self, matrix: Array, tiles: Array) -> None:
+        grid = self._grid(matrix)
+        grid[:] = tiles.reshape(grid.shape[0], grid.shape[2], self.height, self.width).swapaxes(1, 2)
+
+    def _grid(self, matrix: Array) -> Array:
+        """A view, as axes are only split: (row of tiles, row in it, tile, column in it)."""
+        part = matrix[self.rows, self.columns]
+        return part.reshape(part.shape[0] // self.height, self.height, part.shape[1] // self.width, self.width)
+
+
+def _cut(rows: slice, columns: slice, height: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """Tiles of this shape, in parts of as many as are transformed at once: rows of tiles, or parts of one row."""
+    many = max(1, fourier().together // max(1, height * width))
+    across = max(1, (columns.stop - columns.start) // max(1, width))
+    down, right = height * max(1, many // across), width * min(across, many)
+    for top in range(rows.start, rows.stop, max(1, down)):
+        for left in range(columns.start, columns.stop, max(1, right)):
+            yield slice(top, min(rows.stop, top + down)), slice(left, min(columns.stop, left + right))
+
+
+def _turned(tiles: Array, height: int, width: int) -> Array:
     """Every tile transposed."""
-    return np.ascontiguousarray(tiles.reshape(-1, *shape).swapaxes(1, 2)).reshape(-1)
+    return np.ascontiguousarray(tiles.reshape(-1, height, width).swapaxes(1, 2)).reshape(-1)
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..kernels import Array
 from .chunks import Chunked, complex_of, fast_length
+from .fourier import fourier
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class FFT(Chunked):
     @staticmethod
     def analyse(x: Array, out: Array, chunks: int) -> None:
         found = out.reshape(chunks, -1)
-        spectra = np.fft.rfft(x.reshape(chunks, -1), found.shape[1], norm="ortho")
+        spectra = fourier().forward(x.reshape(chunks, -1), found.shape[1])
         parts = spectra.view(spectra.real.dtype)
         np.multiply(parts[:, :-2], x.dtype.type(2**0.5), out=found, casting="same_kind")
         found[:, 0], found[:, 1] = parts[:, 0], parts[:, -2]
@@ -53,5 +54,5 @@ class FFT(Chunked):
         np.multiply(given, given.dtype.type(0.5**0.5), out=parts[:, :-2])
         parts[:, 0], parts[:, -2] = given[:, 0], given[:, 1]
         parts[:, 1] = parts[:, -1] = 0
-        filled = np.fft.irfft(parts.view(complex_of(given.dtype)), given.shape[1], norm="ortho")
+        filled = fourier().inverse(parts.view(complex_of(given.dtype)), given.shape[1])
         out.reshape(chunks, -1)[:] = filled[:, : out.size // chunks]

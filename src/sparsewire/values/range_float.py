@@ -13,7 +13,7 @@ to the nearest, and m is found on the values: the one with the smallest error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from . import codes as packing
 
 AUTO = "auto"
 LEAST_BITS, MOST_BITS = 2, 16
-SAMPLE = 2**16  # values that tell which mantissas are worth a look at all of them
+LARGEST, SAMPLE = 2**12, 2**16  # values that tell which mantissas are worth a look at all of them
 LIFTS = {"float32": (2.0**-90, 2.0**100), "float64": (2.0**-900, 2.0**1000)}  # where all are below, times what
 NEAR = 3.0  # how many times the sample's smallest squared error a mantissa may have to be looked at
 Side = tuple[int, int, int]  # as kernels take it: bits of the largest number, numbers, bits from which on none is zero
@@ -94,7 +94,7 @@ class RangeFloat(ValueCodec):
     def check(self) -> None:
         fixed = LEAST_BITS <= self.bits <= MOST_BITS if isinstance(self.bits, int) else self.bits == AUTO
         self.expect(fixed, f"bits lies in {LEAST_BITS} … {MOST_BITS}, or is auto")
-        least = self.bits if isinstance(self.bits, int) else LEAST_BITS
+        least = self.bits if isinstance(self.bits, int) else MOST_BITS
         fixed = 0 <= self.mantissa < least if isinstance(self.mantissa, int) else self.mantissa == AUTO
         self.expect(fixed, f"mantissa lies in 0 … {least - 1}, below bits, or is auto")
         self.expect(0.0001 <= self.error <= 0.5, "error lies in 0.0001 … 0.5 (0.01 % … 50 %)")
@@ -166,19 +166,22 @@ class RangeFloat(ValueCodec):
 
 
 class Fit:
-    """Looks for the bits and the mantissa that suit the values."""
+    """Looks for the bits and the mantissa that suit the values.
+
+    Of many values a part is looked at first: the largest, which errors may be all about, and a sample of the others.
+    """
 
     def __init__(self, values: Array, found: Range) -> None:
         self.values, self.range = values, found
-        self.sample = np.ascontiguousarray(values[:: -(-values.size // SAMPLE)])
+        self.largest, self.sample, self.stretch = _parted(values)
         largest = np.array([max(found)], f"u{values.dtype.itemsize}").view(values.dtype)[0]
         exponent = math.frexp(float(largest))[1]
         self.scale = math.ldexp(1.0, min(max(-exponent, -1000), 1000))  # squares keep their range
 
     def best(self, bits: int) -> int:
         """The mantissa with the smallest error; of equal ones the smallest."""
-        errors = dict(self._errors(bits, self.sample))
-        if self.sample.size < self.values.size:
+        errors = {mantissa: some + self.stretch * others for mantissa, (some, others) in self._parts(bits).items()}
+        if self.stretch > 1:
             near = NEAR * min(errors.values())
             close = [mantissa for mantissa, error in errors.items() if error <= near]
             if len(close) == 1:
@@ -188,31 +191,43 @@ class Fit:
 
     def fewest(self, error: float, mantissa: int | None) -> tuple[int, int]:
         """The fewest bits whose relative error is at most the wanted one; the most there are if none has it."""
-        share = error**2
-        most = share * self._energy(self.values)
+        most = error**2 * self._energy()
         for bits in range(max(LEAST_BITS, (mantissa or 0) + 1), MOST_BITS):
-            if self._hopeless(bits, share):
+            if min(sum(parts) for parts in self._parts(bits).values()) > most:
                 continue
             chosen = self.best(bits) if mantissa is None else mantissa
             if self._error(bits, chosen, self.values) <= most:
                 return bits, chosen
         return MOST_BITS, self.best(MOST_BITS) if mantissa is None else mantissa
 
-    def _hopeless(self, bits: int, share: float) -> bool:
-        """Whether the sample is far from the wanted error with any mantissa."""
-        return min(dict(self._errors(bits, self.sample)).values()) > NEAR * share * self._energy(self.sample)
-
-    def _energy(self, values: Array) -> float:
+    def _energy(self) -> float:
         """The squared error of a grid without numbers."""
-        nothing = _side(0, 0, 0, values.dtype)
-        return kernels.range_float_error(values, 0, nothing, nothing, self.scale)
+        nothing = _side(0, 0, 0, self.values.dtype)
+        return kernels.range_float_error(self.values, 0, nothing, nothing, self.scale)
 
-    def _errors(self, bits: int, values: Array) -> Iterator[tuple[int, float]]:
-        return ((mantissa, self._error(bits, mantissa, values)) for mantissa in range(bits))
+    def _parts(self, bits: int) -> dict[int, tuple[float, float]]:
+        """The squared errors of the largest values and of the sample, by mantissa."""
+        parts = self.largest, self.sample
+        return {m: (self._error(bits, m, parts[0]), self._error(bits, m, parts[1])) for m in range(bits)}
 
     def _error(self, bits: int, mantissa: int, values: Array) -> float:
         grid = Grid.of(self.range, bits, mantissa, values.dtype)
         return kernels.range_float_error(values, *grid, self.scale)
+
+
+def _parted(values: Array) -> tuple[Array, Array, int]:
+    """(the largest values, a sample of the others, how many others each stands for); all of them if they are few.
+
+    Of each stretch one value, at a place that a hash picks, so that values with a period show all of it.
+    """
+    stretch = -(-values.size // SAMPLE)
+    if stretch == 1:
+        return values[:0], values, 1
+    largest = kernels.topk(values, LARGEST)[1]
+    first = np.arange(values.size // stretch, dtype=np.int64) * stretch
+    some = values[first + (kernels.random_bits(0, 0, first.size) % np.uint64(stretch)).astype(np.int64)]
+    some[np.abs(some) >= np.abs(largest).min()] = 0  # what is among the largest counts there
+    return largest, some, stretch
 
 
 def _lift(extremes: Array) -> Any:
