@@ -253,7 +253,10 @@ def detaches_in_on_step(stage: Stage) -> None:
             descend(model.module)
     assert link.step == 2
     link.detach()
-    assert not [thread for thread in threading.enumerate() if "sparsewire" in thread.name]
+    couriers = [thread for thread in threading.enumerate() if "sparsewire" in thread.name]
+    for thread in couriers:  # it ends by itself, as soon as all ranks have come
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in couriers)
     with attach(wired, EXACT):
         backward(stage, wired, 0)
 

@@ -201,7 +201,7 @@ def test_a_saved_pilot_goes_on_as_the_one_that_was_not_stopped(stop):
     first.run(stop)
     whole.run(stop)
     for pilot, saved in zip(second.pilots, first.pilots, strict=True):
-        pilot.load_state_dict(saved.state_dict())
+        pilot.load_state_dict(saved.state_dict(), stop)
         assert pilot.state_dict() == saved.state_dict()
         pilot.samples = saved.samples
     second.step = stop
@@ -212,7 +212,7 @@ def test_a_state_of_other_candidates_starts_again(caplog):
     world = World(SLOW, numel=25_000_000)
     world.run(30)
     other = Pilot(PLANS[:1], {coding(PLANS[0]): CODECS}, SLOW, 4, Wheel())
-    other.load_state_dict(world.pilots[0].state_dict())
+    other.load_state_dict(world.pilots[0].state_dict(), 30)
     assert other.choice == 0 and "other candidates" in caplog.text
 
 
@@ -331,3 +331,70 @@ def test_a_wheel_steers_a_schedule():
     steered.wheel.plan = PLANS[1]
     assert steered.at(1) is None and steered.at(9) == PLANS[1]
     assert steered.at(3).select.ratio == 0.5 and steered.at(3).exchange == PLANS[1].exchange
+
+
+@pytest.mark.parametrize("transform", ["fft", "dct", "rows(width=16)", "dct(two_dimensional=true)"])
+def test_schemes_with_a_transform_can_be_predicted(transform):
+    plans = read_auto(f"auto(ratio=5%) | transform={transform}").plans
+    found = run_ranks(2, lambda comm: survey(comm, plans, 20_000))
+    pilot = Pilot(plans, found[0], SLOW, 2, Wheel())
+    pilot.note(1, Sample(0.05, 0.01, 0.02, (Part(0.0, 20_000, 80_000),)))
+    pilot.decide(9, pilot.report())
+    assert len(pilot.predictions) == 1 + len(plans) and all(seconds > 0 for seconds in pilot.predictions)
+
+
+@pytest.mark.parametrize("numel", [1_000_000, 25_000_000])
+@pytest.mark.parametrize("length", [5, 8, 12])
+def test_after_a_short_congestion_dense_returns(numel, length):
+    """Only the step before a check times its exchanges, so it may see another rate than those that it stands for."""
+    for phase in range(8):
+        world = World(FAST, numel=numel)
+        sample = world._sample
+
+        def timed(way, world=world, sample=sample):
+            pilot = world.pilots[0]
+            is_timed = pilot.due(world.step + 1) and not pilot.due(world.step)
+            return replace(sample(way), **({} if is_timed else {"busy": 0.0}))
+
+        world._sample = timed
+        world.run(40 + phase)
+        world.link = replace(FAST, byte=100 * FAST.byte)
+        world.run(length)
+        world.link = FAST
+        assert set(world.run(100)[50:]) == {0}
+
+
+def test_dense_is_tried_now_and_then_whatever_is_predicted():
+    world = World(SLOW, numel=25_000_000)
+    world.run(40)
+    world.pilots[0].corrections[0] = world.pilots[1].corrections[0] = 3.0  # a mistake
+    world.link, world.pilots[0].rates.bias, world.pilots[1].rates.bias = FAST, 5.0, 5.0
+    world.factors = [1.0, *[30.0] * len(PLANS)]
+    assert set(world.run(4000)[-100:]) == {0}
+
+
+def test_cold_steps_after_a_load_are_not_trusted():
+    world = World(FAST)
+    world.run(40)
+    for pilot in world.pilots:
+        pilot.load_state_dict(pilot.state_dict(), world.step)
+    world.factors[0] = 5.0
+    world.run(6)
+    world.factors[0] = 1.0
+    assert set(world.run(50)) == {0} and world.pilots[0].switches == []
+
+
+@pytest.mark.parametrize("other", [None, "candidates"])
+def test_a_running_pilot_starts_again_with_a_state_of_another_kind(other):
+    world = World(SLOW, numel=25_000_000)
+    world.run(40)
+    pilot, wheel = world.pilots[0], world.wheels[0]
+    assert pilot.choice != 0
+    pilot.load_state_dict(None if other is None else {**pilot.state_dict(), "ways": ["dense", "x"]}, 5)
+    assert pilot.choice == 0 and wheel.plan is None and pilot.next_check == 7 and pilot.samples == []
+
+
+def test_why_it_stays_dense_is_said():
+    world = World(FAST)
+    world.run(30)
+    assert world.pilots[0].stats()["reason"] == "no scheme is faster by the margin"

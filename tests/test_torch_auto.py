@@ -53,3 +53,24 @@ def test_a_rank_that_leaves_in_a_dense_step_is_named(ranks: Pool) -> None:
     answers = ranks.play("auto.says_who_failed")
     for text in (answers[0], answers[2]):
         assert "rank 1: ValueError: out of patience" in text
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_it_may_be_saved_and_detached_in_its_own_callback(ranks: Pool, at: int) -> None:
+    for found in ranks.play("auto_ends.ends_in_on_step", at=at):
+        assert found == {"attached": False, "told": list(range(1, at + 1))}
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_its_state_can_be_saved_after_a_step_that_was_left(ranks: Pool, outside: bool) -> None:
+    assert ranks.play("auto_ends.is_left_in_mid_step", ranks=2, outside=outside)[:2] == [[5, 5]] * 2
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_a_dense_step_that_a_rank_has_left_is_counted_by_none(ranks: Pool, checks: bool) -> None:
+    assert ranks.play("auto_ends.is_left_by_a_rank", checks=checks) == [3, 3, 3]
+
+
+def test_a_schedule_that_fails_at_a_switch_is_told_to_all(ranks: Pool) -> None:
+    texts = ranks.play("auto_ends.schedule_fails")
+    assert all("ZeroDivisionError" in text for text in texts) and "rank 1" in texts[0]

@@ -9,7 +9,7 @@
    are predicted to be about as short as the one in use are tried once, dense now and then.
 
 The link: dense steps tell its rate by themselves. Compressed ones send too little for that, so a probe is made now and
-then. The first one after dense steps is compared with what these said (`bias`); the others tell how the rate changes.
+then (`Rates`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 
 from ..cost.model import Link
 from ..cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
-from ..cost.volume import all_reduce
 from ..kernels import Array
 from ..scheme import Scheme
+from .rates import Rates
 from .settings import Wheel
 from .trial import LEAST, link_of, probe_size
 
@@ -34,16 +34,18 @@ logger = logging.getLogger("sparsewire")
 DENSE, TRIED = "dense", "tried, for it may be faster"
 EVERY = 8  # steps between checks of dense steps, and before the first decision, if these are short:
 PATIENCE = 5.0  # seconds that they take at most
+COLD = 1.5  # times the step before a load: the first after it are not trusted
 SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
 WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
 TRY = 2.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
 AGAIN = 1.25  # times the step in use: predicted within that, dense is tried again
+SPENT = 0.01  # of the time that trying dense may take where it is predicted to be slower than that
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
 PROBE_SECONDS = 0.02  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 30)  # of the time that probes may take; steps between them
 FELL = 0.85  # times the step of the check before: shorter compressed steps may be a faster link, and call for a probe
-CORRECTION, BIAS, GROWTH = (0.01, 100.0), (0.2, 5.0), 1.5
+CORRECTION = (0.01, 100.0)
 
 
 @dataclass(frozen=True)
@@ -81,19 +83,23 @@ class Pilot:
         self._margin, self._late, self._speaks = margin, late, speaks
         self.samples: list[Sample] = []
         self.choice, self.since, self.hold = 0, 0, HOLD
-        self.link, self.probed, self.bias = link, link.byte, 1.0
-        self.unmatched = False  # whether the next probe is to be compared with dense steps
+        self.rates = Rates.of(link)
         self.corrections: list[float | None] = [None] * len(self.ways)
         self.visits = [0] * len(self.ways)  # checks of steps that went this way
         self.wanted: int | None = None
         self.last_dense, self.trial = 0, False  # the last dense step; whether dense is in use to be measured again
         self.next_check = max(2, first - 1)
+        self.begun, self.known = 0, 0.0  # the step after the start or a load; seconds of a step before that
         self.next_probe = 0
         self.compute = self.dense_compute = Compute(0.0, ())  # of the last steps; of the last dense ones
         self.predictions: list[float] = []
-        self.measured = 0.0
+        self.measured = self.usual = 0.0
         self.reason = "dense until it is measured"
         self.switches: list[Switch] = []
+
+    @property
+    def link(self) -> Link:
+        return self.rates.link
 
     # --- what is measured ---
 
@@ -116,8 +122,9 @@ class Pilot:
         """What this rank measured, for a maximum over the ranks: negative where the least counts."""
         last = self.samples[-1].parts if self.samples else ()
         middle = [self._middle(name) for name in ("seconds", "rest", "busy")]
+        timed = min((sample.seconds for sample in self.samples if sample.busy), default=middle[0])
         least = [-middle[2], probe[0], -probe[1]]
-        return np.array([*middle[:2], *least, *(part.ready for part in last)], np.float64)
+        return np.array([*middle[:2], timed, *least, *(part.ready for part in last)], np.float64)
 
     def _middle(self, name: str) -> float:
         found = [getattr(sample, name) for sample in self.samples]
@@ -132,8 +139,8 @@ class Pilot:
             self.next_check = step + 2
             return
         self._learn(agreed, probe_bytes)
-        if not self.switches and step < EVERY and self.measured * EVERY < PATIENCE:
-            self.next_check = EVERY  # first steps are slower than others
+        if self._is_cold(step):
+            self.next_check = self.begun + EVERY
             return
         if self.choice == 0:
             self.last_dense, self.dense_compute = step, self.compute
@@ -145,43 +152,42 @@ class Pilot:
             self._switch(step + 1, target, reason)
             return
         self.wanted = None if target == self.choice else target
+        if self.choice == target == 0:
+            self.reason = reason
         steady = step + EVERY if self.choice == 0 else max(step + SETTLE, min(step + EVERY, self.next_probe))
         self.next_check = steady if self.wanted is None else step + SETTLE
 
+    def _is_cold(self, step: int) -> bool:
+        """The first steps of a process are slower than others."""
+        first = self.since <= self.begun and step - self.begun < EVERY and self.measured * EVERY < PATIENCE
+        return first and (not self.known or self.measured > COLD * self.known)
+
     def _learn(self, agreed: Array, probe_bytes: int) -> None:
-        seconds, rest, busy, small, large, *ready = (float(number) for number in agreed)
+        seconds, rest, timed, busy, small, large, *ready = (float(number) for number in agreed)
         parts = [replace(part, ready=at) for part, at in zip(self.samples[-1].parts, ready, strict=True)]
         if seconds < FELL * self.measured:
             self.next_probe = 0
         self.measured, self.compute = seconds, Compute(rest, parts)
+        self.usual = min(seconds, timed)
         if probe_bytes:
-            self._learn_probe(link_of(small, -large, probe_bytes, self._size))
+            self.rates.learn_probe(link_of(small, -large, probe_bytes, self._size))
         if self.choice == 0 and busy:
-            self._learn_dense(-busy)
+            self.rates.learn_dense(-busy, parts, self._size)
         self.samples = []
-
-    def _learn_probe(self, found: Link) -> None:
-        self.probed = max(found.byte, LEAST)
-        if self.unmatched:
-            self.bias, self.unmatched = _within(BIAS, self.link.byte / self.probed), False
-        # A rank that is late looks like latency, so that may grow by little.
-        latency = min(found.latency, GROWTH * self.link.latency) if self.link.latency else found.latency
-        self.link = Link(latency, self.probed * self.bias)
-
-    def _learn_dense(self, busy: float) -> None:
-        moved = [all_reduce(part.nbytes, self._size) for part in self.compute.parts]
-        waiting = self.link.latency * sum(one.rounds for one in moved)
-        byte = max(busy / 10, busy - waiting) / max(1.0, sum(one.sent for one in moved))
-        self.link = replace(self.link, byte=max(byte, LEAST))
 
     def _predict(self) -> None:
         modelled = [self._model(way) for way in self.ways]
-        new, old = _within(CORRECTION, self.measured / modelled[self.choice]), self.corrections[self.choice]
+        new, old = _within(CORRECTION, self._typical() / modelled[self.choice]), self.corrections[self.choice]
         self.corrections[self.choice] = new if old is None or self.choice == 0 else (old * new) ** 0.5
         self.visits[self.choice] += 1
         known = [one for one in self.corrections[1:] if one is not None]
         usual = sum(known) / len(known) if known else 1.0
         self.predictions = [seconds * self._factor(way, usual) for way, seconds in enumerate(modelled)]
+
+    def _typical(self) -> float:
+        """Seconds of a step. A dense one must be like that by which the link was timed: the others may have had another
+        rate."""
+        return self.usual if self.choice == 0 else self.measured
 
     def _factor(self, way: int, usual: float) -> float:
         """A scheme's correction counts the more against the usual one the more often it was looked at: which of several
@@ -209,7 +215,7 @@ class Pilot:
             return (best, "predicted to be faster") if enough else (0, "no scheme is faster by the margin")
         if dense <= min(now, self.predictions[best]):
             return 0, "predicted to be faster"
-        if dense < AGAIN * now and step - self.last_dense >= self.hold:
+        if step - self.last_dense >= max(self.hold, 0 if dense < AGAIN * now else SETTLE / SPENT * dense / now):
             return 0, TRIED
         new = [way for way in range(1, len(self.ways)) if self._untried(way, now)]
         if new:
@@ -239,7 +245,7 @@ class Pilot:
             soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
             self.hold = min(LONGEST, 2 * self.hold) if soon else HOLD
         if self.choice == 0:
-            self.unmatched, self.next_probe = True, step
+            self.rates.unmatched, self.next_probe = True, step
         self.choice, self.since, self.reason, self.wanted = target, step, why, None
         self.trial = target == 0 and reason == TRIED
         self.next_check, self._wheel.plan = step + SETTLE, self.ways[target]
@@ -277,28 +283,31 @@ class Pilot:
             "visits": list(self.visits),
             "dense_rest": self.dense_compute.rest,
             "dense_parts": [list(astuple(part)) for part in self.dense_compute.parts],
-            "latency": self.link.latency,
-            "byte": self.link.byte,
+            **self.rates.saved(),
             "switches": [asdict(one) for one in self.switches],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved state; of other candidates, it starts again."""
-        if list(state["ways"]) != self._names:
-            logger.warning("auto: the saved state is of other candidates; it starts dense")
+    def load_state_dict(self, state: Mapping[str, Any] | None, step: int) -> None:
+        """Goes on at this step from a saved state; without one, or of other candidates, it starts again."""
+        self.samples, self.begun, self.known = [], step, 0.0
+        if state is None or list(state["ways"]) != self._names:
+            if state is not None:
+                logger.warning("auto: the saved state is of other candidates; it starts dense")
+            self.choice, self.since, self.last_dense, self.wanted, self.trial = 0, step, step, None, False
+            self.rates.unmatched, self._wheel.plan, self.next_check = False, None, step + 2
             return
         for name in SAVED:
             setattr(self, name, state[name])
         self.corrections, self.visits = list(state["corrections"]), list(state["visits"])
         self.dense_compute = Compute(state["dense_rest"], [Part(*part) for part in state["dense_parts"]])
-        self.link = Link(state["latency"], state["byte"])
+        self.rates = self.rates.loaded(dict(state))
         self.switches = [Switch(**one) for one in state["switches"]]
-        self._wheel.plan, self.samples = self.ways[self.choice], []
+        self._wheel.plan, self.known = self.ways[self.choice], self.measured
+        self.begun = step if self.known else 0
 
 
 SAVED = (
-    "choice", "since", "hold", "probed", "bias", "unmatched", "wanted", "last_dense", "trial", "next_check",
-    "next_probe", "measured", "reason",
+    "choice", "since", "hold", "wanted", "last_dense", "trial", "next_check", "next_probe", "measured", "reason",
 )  # fmt: skip
 
 

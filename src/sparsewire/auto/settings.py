@@ -45,7 +45,7 @@ class Auto:
             raise SchemeError(f"auto: exchange={', '.join(sorted(unknown))} has no cost model to predict steps by")
         margin = self.margin
         if isinstance(margin, bool) or not isinstance(margin, numbers.Real) or not 0 <= float(margin) < 10:
-            raise SchemeError(f"auto: margin is a share such as 0.05 or 5%, not {margin!r}")
+            raise SchemeError(f"auto: margin is a share such as 0.05, not {margin!r}")
 
     def __str__(self) -> str:
         return f"auto(margin={float(self.margin):g}) of {'; '.join(map(str, self.plans))}"

@@ -25,6 +25,7 @@ from ..auto.pilot import PROBE_SECONDS
 from ..comm.torch import translate
 from ..errors import CommError, InputError
 from ..schedule import SchemeSchedule, Settings
+from ..transform import Fourier
 from .bucket import Bucket
 from .checks import usable
 from .courier import Parcel
@@ -63,7 +64,7 @@ class AutoLink(Link):
 
     def __init__(
         self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
-        fit: Fit | None, pilot: Pilot,
+        fit: Fit | None, fourier: Fourier | None, pilot: Pilot,
     ) -> None:  # fmt: skip
         self.pilot, self.times = pilot, Times()
         self._engine = group.comm
@@ -73,12 +74,13 @@ class AutoLink(Link):
         self._free = not any(needs)  # of what takes an averager in dense steps, too
         self._nbytes = 0
         self._works: list[dist.Work] = []
+        self._left, self._lock = 1, threading.Lock()  # exchanges of a timed dense step: the last, and those begun
         self._dense_seconds = 0.0
         self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
         self._lost: CommError | None = None
         self._idle = threading.Event()  # the courier has nothing to do
         self._idle.set()
-        super().__init__(names, group, settings, hook, fit)
+        super().__init__(names, group, settings, hook, fit, fourier)
 
     def stats(self) -> dict[str, Any]:
         """Those of any link, and under "auto" what was chosen, when and why."""
@@ -93,8 +95,7 @@ class AutoLink(Link):
         super().load_state_dict(state)
         self.times.clear()
         self._clean = bool(state.get("auto", {}).get("clean"))
-        if "auto" in state:
-            self.pilot.load_state_dict(state["auto"])
+        self.pilot.load_state_dict(state.get("auto"), self.step)
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
@@ -109,9 +110,9 @@ class AutoLink(Link):
         if not self._inside:
             self._begin()
         self._inside = not is_last
-        nbytes = buffer.numel() * buffer.element_size()
-        self._nbytes += nbytes
-        self.times.bucket(buffer.numel(), nbytes)
+        numel = (buffer._values() if buffer.layout == torch.sparse_coo else buffer).numel()
+        self._nbytes += numel * buffer.element_size()
+        self.times.bucket(numel, numel * buffer.element_size())
         if self._lost is not None:
             return self._give_up(self._lost, buffer, is_last)
         return self._carry(buffer, is_last) if self._plain else super().handle(bucket)
@@ -121,15 +122,22 @@ class AutoLink(Link):
         sample = self.times.begin()
         if sample is not None:
             self.pilot.note(self.step - 1, sample)
-        self._nbytes, self._works = 0, []
+        self._nbytes, self._works, self._left = 0, [], 1
         failed = self._courier.error is not None
-        self._plain = self._clean and self._free and not failed and self.averager.scheme is None
+        self._plain = self._clean and self._free and not failed and self._is_dense()
         if not (self._plain or failed):
             self._idle.clear()
 
+    def _is_dense(self) -> bool:
+        """Whether the step is; where the schedule fails the courier meets that, too, and tells the others."""
+        try:
+            return self.averager.scheme is None
+        except Exception:
+            return False
+
     def _settle(self) -> None:
-        """Waits for a check that is on its way, and follows it."""
-        while not self._idle.wait(0.1):
+        """Waits for a check that is on its way, and follows it; not within a step, which a rank may have left."""
+        while not (self._inside or self._courier.is_here or self._idle.wait(0.1)):
             if self._courier.error is not None:
                 return
         asked, self._asked = self._asked, None
@@ -150,13 +158,14 @@ class AutoLink(Link):
         try:
             work = self._engine.start_all_reduce(buffer.div_(self.comm.size))
             if is_last:
-                self._pass_by()
-            if timed:
-                work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
-                return self._courier.watched(promise, is_last)
-            self._works.append(work)
+                self._ask()
         except CommError as error:
             return self._give_up(error, buffer, is_last)
+        if timed:
+            self._count(0 if is_last else 1)
+            work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
+            return self._courier.watched(promise, is_last)
+        self._works.append(work)
         failed = self._wait() if is_last else None
         if failed is not None:
             return self._give_up(failed, buffer, is_last)
@@ -172,7 +181,15 @@ class AutoLink(Link):
             except RuntimeError as error:
                 return translate("all_reduce", error)
         self.times.end(busy=0.0)
+        self.averager.pass_by(self._nbytes)
         return None
+
+    def _count(self, more: int) -> None:
+        """A step in which exchanges are timed ends with the one that ends last."""
+        with self._lock:
+            self._left += more
+            if not self._left:
+                self.averager.pass_by(self._nbytes)
 
     def _carried(self, promise: Promise, buffer: torch.Tensor, begun: float, future: Any) -> None:
         try:
@@ -181,18 +198,18 @@ class AutoLink(Link):
             self._courier.fail(translate("all_reduce", error), promise, buffer)
         else:
             self.times.span(begun)
+            self._count(-1)
             promise.set_result(buffer)
 
-    def _pass_by(self) -> None:
-        """Ends a dense step that needed no averager; where the pilot wants to know, asks the ranks."""
-        step = self.step
-        self.averager.pass_by(self._nbytes)
-        if self.pilot.due(step):
+    def _ask(self) -> None:
+        """Behind the last bucket of a dense step that needs no averager, where the pilot wants to know, the ranks."""
+        if self.pilot.due(self.step):
             told = torch.from_numpy(self.pilot.report()).to(self._engine.device)
-            self._asked = step, self._engine.start_all_reduce(told, "max"), told
+            self._asked = self.step, self._engine.start_all_reduce(told, "max"), told
 
     def _give_up(self, error: CommError, buffer: torch.Tensor, is_last: bool) -> Promise:
         promise = future_on(buffer.device)
+        self._asked, self._works = None, []  # who holds them holds the sockets
         self._courier.fail(error, promise, buffer)
         return self._courier.watched(promise, is_last)
 
@@ -213,8 +230,8 @@ class AutoLink(Link):
         tables = any(parcel.task.is_sparse for parcel in self._step)
         finite = self.averager.finish()
         self._clean = not (tables or self.averager.was_sparse) and (finite or self._clean)
-        dense = self.averager.clock.seconds.get("dense", 0.0)
-        busy, self._dense_seconds = dense - self._dense_seconds, dense
+        seconds = self.averager.clock.seconds.get("dense", 0.0)
+        busy, self._dense_seconds = seconds - self._dense_seconds, seconds
         self.times.end(busy)
         self._hand_over()
 

@@ -53,6 +53,11 @@ class Courier(Generic[Task]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the courier's own thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
     def send(self, task: Task, buffer: torch.Tensor, is_last: bool) -> torch.futures.Future[torch.Tensor]:
         """What DDP waits for; `buffer` is what it gets after an error, before backward raises it."""
         promise = future_on(buffer.device)
@@ -80,7 +85,7 @@ class Courier(Generic[Task]):
         Called on the courier's own thread it returns at once: the thread ends after what it is doing.
         """
         self.error = self.error or error
-        self._unheard = threading.current_thread() is self._thread
+        self._unheard = self.is_here
         self._queue.put(close)
         if self._unheard:
             return
