@@ -41,6 +41,25 @@ def record(workload: str, way: str, rate: str, ranks: int = 4, seed: int = 1, **
     return {**found, **more}
 
 
+def with_settings(found: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    cell = {**found["cell"], **settings}
+    return {**found, "cell": cell, "key": key_of(cell)}
+
+
+def validated(found: dict[str, Any], last: float) -> dict[str, Any]:
+    """With the validation score at the last step, as it is recorded now."""
+    steps = found["step_seconds"]
+    return {**found, "history": [*found["history"], [len(steps), sum(steps), last]]}
+
+
+def diverged(workload: str, way: str, rate: str, seed: int = 1) -> dict[str, Any]:
+    """After half of its steps; JSON has null for NaN."""
+    found = record(workload, way, rate, seed=seed, score=None, score_kind="loss")
+    half = len(found["loss"]) // 2
+    history = [[step, seconds, 2.0 if step < half else None] for step, seconds, _ in found["history"]]
+    return {**found, "loss": [*found["loss"][:half], *[None] * half], "history": history}
+
+
 def failed(workload: str, way: str, rate: str) -> dict[str, Any]:
     whole = record(workload, way, rate)
     kept = ("key", "cell", "name", "command", "started", "sparsewire", "machine")

@@ -12,7 +12,8 @@ from command_line import fails, run
 
 import sparsewire as sw
 from sparsewire.lab import advise, measure
-from sparsewire.lab.candidates import CANDIDATES, Trial, search
+from sparsewire.lab.arrays import load_gradients
+from sparsewire.lab.candidates import CANDIDATES, Bench, Trial, search
 from sparsewire.lab.gradient_facts import describe, tensor_name
 
 SIZE = 8192
@@ -51,6 +52,27 @@ def test_uncorrelated_gradients_keep_more_in_time():
     assert row["time"]["0.15"] == pytest.approx(0.71, abs=0.03)
     assert row["frequency"]["0.15"] == pytest.approx(0.43, abs=0.03)
     assert row["mean_run"] == pytest.approx(row["mean_run_random"], rel=0.1)
+
+
+def test_values_of_one_size_are_not_called_correlated():
+    x = np.random.default_rng(0).uniform(-1, 1, 50_000).astype(np.float32)
+    (facts,) = describe({"w": x})
+    assert facts["kind"] == "flat" and facts["frequency"]["0.15"] > facts["time"]["0.15"]
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200])
+def test_numbers_whose_squares_are_out_of_range_have_the_same_errors(scale):
+    x = np.random.default_rng(0).normal(size=3000)
+    plain, scaled = (Bench({"w": some}).try_scheme("topk(5%) | values=raw").error for some in (x, x * scale))
+    assert scaled == pytest.approx(plain, rel=0.02)
+
+
+def test_equal_names_in_several_files_stay_steps_of_one_tensor(tmp_path):
+    paths = [tmp_path / f"r{rank}.npz" for rank in range(2)]
+    for path in paths:
+        np.savez(path, **{f"w@{step}": np.ones(4, np.float32) for step in range(2)})
+    names = [tensor_name(name) for name in load_gradients([*paths, paths[0]])]
+    assert names == ["w", "w", f"{paths[1]}[w]", f"{paths[1]}[w]"]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.15])

@@ -16,6 +16,7 @@ from sparsewire.comm import run_ranks
 from sparsewire.cost.coded import Speeds
 from sparsewire.cost.model import Link
 from sparsewire.cost.step import Codecs, coding
+from sparsewire.errors import InputError
 from sparsewire.lab import advise_step, compute, cores
 from sparsewire.lab.advise_step import HALF, PLAIN, Scene, candidates
 from sparsewire.lab.risk import ADAM, SGD, TABLE, risk
@@ -39,6 +40,15 @@ def make():
 
 def lazy():
     return make()[0], lambda: None
+
+def table():
+    model = torch.nn.Embedding(100_000, 8, sparse=True)
+
+    def step():
+        model.weight.grad = None
+        model(torch.arange(5)).sum().backward()
+
+    return model, step
 """
 
 
@@ -102,6 +112,32 @@ def test_a_models_gradients_are_timed(tmp_path, monkeypatch):
     assert found.numel == 64 * 600 + 600 + 600 * 600 + 600
     assert [part.nbytes for part in found.parts] == [4 * (600 * 600 + 600), 4 * (64 * 600 + 600)]
     assert 0 < found.rest < found.seconds and found.parts[0].ready == 0 < found.parts[1].ready
+
+
+def test_of_a_sparse_gradient_only_its_rows_count(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    (tmp_path / "table_model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert compute.measured("table_model:table")[0].numel == 5 * 8
+
+
+def test_models_that_differ_between_ranks_are_refused():
+    def look(comm):
+        with pytest.raises(InputError, match=r"1,000 parameters .* 2,000"):
+            advise_step._slowest(compute.assumed(1000 * (1 + comm.rank), 0.1), comm)
+
+    run_ranks(2, look)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"), [({"WORLD_SIZE": "x"}, "WORLD_SIZE=x"), ({"WORLD_SIZE": "2"}, "MASTER_ADDR")]
+)
+def test_what_launchers_have_not_set_is_named(told, said, monkeypatch, capsys):
+    for name, value in {"RANK": "0", **told}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert said in fails(capsys, "advise", "--parameters", "1M", "--step-ms", 100)
 
 
 def test_cores_are_shared_by_the_ranks_of_a_machine(monkeypatch):

@@ -57,6 +57,18 @@ def test_sparse_output_holds_indices_values_and_shape(saved, x, tmp_path):
         assert np.array_equal(x.ravel()[found["indices"]], found["values"])
 
 
+def test_entries_of_coefficients_say_what_they_are(saved, x, tmp_path, capsys):
+    assert run("encode", saved, "--scheme", "superneurons", "-o", tmp_path / "s.swf") == 0
+    assert run("decode", tmp_path / "s.swf", "--sparse", "-o", tmp_path / "s.npz") == 0
+    decoded = sw.decode((tmp_path / "s.swf").read_bytes())
+    assert f"{decoded.count:,} of {decoded.size:,} entries" in capsys.readouterr().out
+    with np.load(tmp_path / "s.npz") as found:
+        assert (int(found["width"]), str(found["transform"])) == (2, "fft(chunk=4096)")
+        assert found["values"].size == 2 * found["indices"].size
+    assert run("inspect", tmp_path / "s.swf") == 0
+    assert f"{decoded.count:,} of {decoded.size:,} entries" in capsys.readouterr().out
+
+
 def test_an_archive_becomes_a_directory_that_no_key_leaves(tmp_path, x):
     np.savez(tmp_path / "grads.npz", **{"a": x, "../b/c": 2 * x})
     assert run("encode", tmp_path / "grads.npz", "--name", "n.", "--scheme", "topk | values=qsgd") == 0

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import queue
 import subprocess
+import sys
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import warm
@@ -130,6 +135,75 @@ def test_ranks_that_take_too_long_are_ended(started):
     with pytest.raises(launch.RankError, match=r"did not finish in 0\.1 s"):
         launch.launch_ranks("waiting:wait", {}, [launch.Place()] * 2, limit=0.1)
     assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def chatter(worker: Any) -> None:
+    """A job that never stops to tell something."""
+    while True:
+        worker.emit(step=0)
+
+
+def test_ranks_that_tell_something_without_pause_are_ended_in_time_too(started):
+    with pytest.raises(launch.RankError, match=r"did not finish in 2 s"):
+        launch.launch_ranks("test_lab:chatter", {}, [launch.Place()], lambda event: time.sleep(0.01), limit=2)
+    assert len(started) == 1 and started[0].poll() is not None
+
+
+def group_limit(worker: Any) -> float:
+    """A job: for how many seconds its collectives wait."""
+    import torch.distributed as dist
+
+    from sparsewire.comm.groups import _timeout_of
+
+    assert dist.group.WORLD is not None
+    limit = _timeout_of(dist.group.WORLD)
+    return limit.total_seconds() if limit else 0.0
+
+
+def test_a_collective_may_take_as_long_as_the_whole(started):
+    assert launch.launch_ranks("test_lab:group_limit", {}, [launch.Place()], limit=4321) == [4321.0]
+
+
+LOST = "RuntimeError: [../pair.cc:534] Connection closed by peer [127.0.0.1]:3321"
+LATE = "RuntimeError: [../buffer.cc:71] Timed out waiting 300000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize(
+    ("failures", "finished", "told"),
+    [
+        ([LOST, LATE], [], f"rank 1 failed: {LATE}"),
+        ([LATE, LOST], [], f"rank 0 failed: {LATE}"),
+        ([LOST, LOST, "exit status -9"], [], "rank 2 failed: exit status -9"),
+        ([LOST, LOST], [], f"rank 0 failed: {LOST}"),
+        ([LOST, "a warning"], [1], f"rank 0 failed: {LOST}"),
+    ],
+)
+def test_of_several_failures_the_one_that_says_most_is_told(failures, finished, told):
+    events: launch.Events = queue.SimpleQueue()
+    for rank in finished:
+        events.put((rank, {"result": None}))
+    for rank in range(len(failures)):
+        events.put((rank, None))
+    ranks: Any = [SimpleNamespace(failure=lambda said=said: said) for said in failures]
+    with pytest.raises(launch.RankError) as error:
+        launch._collect(ranks, events, lambda event: None, limit=60)
+    assert str(error.value) == told
+
+
+def test_a_launcher_that_is_killed_leaves_no_folder(tmp_path):
+    code = "from sparsewire.lab.launch import *; launch_ranks('waiting:wait', {}, [Place()])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as launcher:
+        _wait_for(lambda: any(tmp_path.glob("sparsewire-*/stderr 0")))
+        launcher.kill()
+    _wait_for(lambda: not any(tmp_path.iterdir()))
+
+
+def _wait_for(true):
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_ctrl_c_ends_the_ranks(started, monkeypatch, capsys):

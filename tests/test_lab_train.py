@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 from pathlib import Path
@@ -18,7 +19,7 @@ if not measure.has("torch"):
 
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab import results, train
-from sparsewire.lab.cells import cells_of
+from sparsewire.lab.cells import all_cells, cells_of
 from sparsewire.lab.lab_arguments import WORKLOAD_NAMES
 from sparsewire.lab.launch import RankError
 from sparsewire.lab.ways import read_way
@@ -81,11 +82,34 @@ def test_a_way_is_read_with_its_settings():
         ("ddp; every=3", "pruned"),
         ("topk(1%); fast", "name=value"),
         ("threshold(0.1); falling=true", "with a ratio"),
+        ("dpd", "did you mean 'ddp'.*auto.*bf16.*fp16.*local:….*post-local-sgd.*powersgd.*topk"),
+        ("FP16", "did you mean 'fp16'"),
+        ("powersdg; rank=4", "did you mean 'powersgd'"),
+        ("powersgd(rank=4)", "powersgd; name=value"),
+        ("locl:sbc", "did you mean 'local:…'"),
+        ("topk(1%) | values=rw", "did you mean 'raw'"),
+        ("local:auto", "select has no 'auto'"),
     ],
 )
 def test_a_way_that_is_none_says_what_would_be(text, said):
     with pytest.raises(SparsewireError, match=said):
         read_way(text)
+
+
+@pytest.mark.parametrize("text", ["topk(1%); on_step=1", "topk(1%); scaler=1", "local:topk(1%); on_round=1"])
+def test_settings_that_cannot_be_written_are_not_known(text):
+    name = text.split("; ")[1].removesuffix("=1")
+    with pytest.raises(InputError) as error:
+        read_way(text)
+    assert name in str(error.value) and name not in str(error.value).partition("; known:")[2]
+
+
+def test_a_way_without_a_name_has_its_text_as_one():
+    ways = ["ddp", "ddp; pruned=0.5", "topk(1%)", "topk(1%); select_per=model", "topk(1%); seed=2"]
+    assert [read_way(way).name for way in ways] == ways
+    long = read_way("topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false); "
+                    "select_per=model; falling=true").name  # fmt: skip
+    assert len(long) == 100 and long.startswith("topk(1%) | indices=rice") and long.endswith("; falling=true")
 
 
 def test_all_combinations_are_cells_and_the_rest_is_the_workloads():
@@ -105,13 +129,43 @@ def test_all_combinations_are_cells_and_the_rest_is_the_workloads():
         ({"ranks": 3, "ranks_per_node": 2}, "multiple"),
         ({"steps": 4, "warmup": 4}, "make it less"),
         ({"batch": 0}, "batch=0"),
-        ({"step": 4}, "steps"),
+        ({"step": 4}, "did you mean 'steps'"),
         ({"ways": []}, "ways missing"),
+        ({"ways": 5}, "ways has 5.*in quotes"),
+        ({"ways": True}, "ways has True"),
+        ({"ways": {"plain": 5}}, "ways has 5"),
+        ({"workloads": [["mlp-digits"]]}, "workloads has.*in quotes"),
+        ({"workloads": {"a": 1}}, "workloads has"),
+        ({"rates": []}, "rates is empty"),
+        ({"ranks": []}, "ranks is empty"),
+        ({"rates": 5}, "rates has 5"),
+        ({"ranks": [[2]]}, "ranks=.* is not a whole number ≥ 1"),
+        ({"steps": [1, 2]}, "steps=.* is not a whole number"),
+        ({"ranks_per_node": [1, 2]}, "ranks_per_node="),
+        ({"learning_rate": [0.1, 0.2]}, "learning_rate=.* is not a number"),
+        ({"learning_rate": math.nan}, "learning_rate=nan"),
+        ({"learning_rate": math.inf}, "learning_rate=inf"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(change, said):
     with pytest.raises(InputError, match=said):
         list(cells_of({"workloads": ["mlp-digits"], "ways": ["ddp"], **change}, Path()))
+
+
+def test_settings_beside_the_grids_are_those_of_all_of_them():
+    told = {"seeds": [1, 2], "steps": 9, "workloads": "mlp-digits", "data": "here"}
+    cells = all_cells({**told, "grid": [{"ways": "ddp"}, {"ways": "fp16", "steps": 5}]})
+    assert [(cell.way.text, cell.steps, cell.seed) for cell in cells] == [
+        ("ddp", 9, 1), ("ddp", 9, 2), ("fp16", 5, 1), ("fp16", 5, 2),
+    ]  # fmt: skip
+    assert {cell.data for cell in cells} == {"here"}
+    assert {cell.data for cell in all_cells({**told, "ways": "ddp"}, Path("there"))} == {"there"}
+    with pytest.raises(InputError, match="did you mean 'seeds'"):
+        all_cells({"seed": 1, "grid": [{"workloads": "mlp-digits", "ways": "ddp"}]})
+
+
+def test_a_cell_with_two_names_is_one():
+    assert len(all_cells({"workloads": "mlp-digits", "ways": {"a": "ddp", "b": "ddp"}})) == 1
 
 
 # --- running -----------------------------------------------------------------------------------------------------
@@ -130,16 +184,20 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on_and_nothing_runs_twice(f
     assert len(lines(output)) == 4 and "finished before: 2 of 3" in capsys.readouterr().err
 
 
-def test_a_record_has_medians_after_the_warmup_and_a_command_that_repeats_it(fake, tmp_path):
-    words = ["--workload", "synthetic-1m", "--way", "ddp", "--ranks", 2, "--steps", 8, "--warmup", 1]
-    assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
-    (record,) = lines(tmp_path / "a.jsonl")
+def test_a_record_has_medians_after_the_warmup_and_a_command_that_repeats_it(fake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab.toml").write_text(
+        'workloads = "synthetic-1m"\nways = "ddp"\nranks = 2\nsteps = 8\nwarmup = 1\nlearning_rate = 1\n'
+    )
+    assert run("lab", "train", "lab.toml", "--data", "here") == 0
+    (record,) = lines(tmp_path / "out" / "lab.jsonl")
     assert record["step_ms"] == 2000 and record["bytes_per_step"] == 10 and record["sent"] == [80, 80]
     assert record["stages_ms"] == {"select": 250} and record["history"] == [[2, 10.0, 0.25]]
     assert {"sparsewire", "machine", "started", "loss", "step_seconds", "received", "score"} <= set(record)
     again = shlex.split(record["command"])
-    assert again[0] == "sparsewire" and run(*again[1:], "-o", tmp_path / "b.jsonl") == 0
-    assert lines(tmp_path / "b.jsonl")[0]["key"] == record["key"] and fake[0] == fake[1]
+    assert again[0] == "sparsewire" and run(*again[1:]) == 0
+    assert lines(tmp_path / again[-1])[0]["key"] == record["key"] and fake[0] == fake[1], "it ran once more"
+    assert len(lines(tmp_path / "out" / "lab.jsonl")) == 1
 
 
 def test_of_periodic_ways_the_mean_step_is_told(fake, tmp_path):
@@ -148,20 +206,52 @@ def test_of_periodic_ways_the_mean_step_is_told(fake, tmp_path):
     assert lines(tmp_path / "a.jsonl")[0]["step_ms"] == 2000, "the mean of 1, 3 and 2 s"
 
 
-def test_a_line_that_was_cut_off_is_passed_over(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"key": "a"}\n{"key": "b", "sc')
-    results.append(path, {"key": "c", "error": "x", "loss": float("nan")})
-    assert [(number, record["key"]) for number, record in results.read(path)] == [(1, "a"), (3, "c")]
-    assert set(results.finished(results.read(path))) == {"a"}
-    path.write_text("no results\n")
-    with pytest.raises(InputError, match="holds no results"):
-        results.read(path)
+GRID = 'workloads = "synthetic-1m"\nways = "ddp"\n'
 
 
-def test_mistakes_in_the_file_are_said(tmp_path, capsys):
-    (tmp_path / "lab.toml").write_text("ways = [")
-    assert "lab.toml" in fails(capsys, "lab", "train", tmp_path / "lab.toml")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"ways = [", "at end of document"),
+        (b"\xff", "not UTF-8"),
+        (b"grid = 5", "starts with [[grid]]"),
+        (b"grid = []", "starts with [[grid]]"),
+        (b'[grid]\nworkloads = "mlp-digits"\nways = "ddp"', "starts with [[grid]]"),
+        (f"data = 5\n{GRID}".encode(), "data=5"),
+        (f"{GRID}learning_rate = nan".encode(), "learning_rate=nan"),
+    ],
+)
+def test_mistakes_in_the_file_are_said(tmp_path, capsys, fake, text, said):
+    (tmp_path / "lab.toml").write_bytes(text)
+    words = fails(capsys, "lab", "train", tmp_path / "lab.toml", "-o", tmp_path / "a.jsonl")
+    assert "lab.toml: " in words and said in words and not fake
+
+
+def test_flags_beside_a_file_are_refused(fake, tmp_path, capsys):
+    (tmp_path / "lab.toml").write_text(GRID)
+    flags = ["--steps", 2, "--seed", 7, "--ranks", 4, "--way", "fp16"]
+    words = fails(capsys, "lab", "train", tmp_path / "lab.toml", *flags, "-o", tmp_path / "a.jsonl")
+    assert "put ways, seeds, ranks, steps into the file" in words and not fake
+    allowed = ["--data", tmp_path, "--limit", 9, "-o", tmp_path / "a.jsonl"]
+    assert run("lab", "train", tmp_path / "lab.toml", *allowed) == 0 and fake[0]["data"] == str(tmp_path)
+
+
+def test_results_that_cannot_be_written_are_refused_before_anything_runs(fake, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    words = ["--workload", "synthetic-1m", "--way", "ddp", "-o", tmp_path / "file" / "a.jsonl"]
+    assert "name another file" in fails(capsys, "lab", "train", *words) and not fake
+
+
+def test_training_goes_on_where_a_crash_left_only_part_of_a_line(fake, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes('{"key": "…'.encode()[:-1])
+    assert run("lab", "train", "--workload", "synthetic-1m", "--way", "ddp", "-o", tmp_path / "a.jsonl") == 0
+    assert len(fake) == len(results.read(tmp_path / "a.jsonl")) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no devices here")
+def test_devices_are_written_and_not_read(fake, capsys):
+    words = ["lab", "train", "--workload", "synthetic-1m", "--way", "ddp", "-o"]
+    assert run(*words, "/dev/zero") == run(*words, "/dev/null") == 0 and len(fake) == 2
 
 
 def test_without_root_limits_are_refused_before_anything_runs(fake, tmp_path, capsys):
@@ -179,15 +269,15 @@ def test_ranks_train_and_report(tmp_path, monkeypatch):
     assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
     (record,) = lines(tmp_path / "a.jsonl")
     assert len(record["loss"]) == 30 and record["loss"][-1] < record["loss"][0] and 0.2 < record["score"] < 1
-    assert [step for step, _, _ in record["history"]] == [10, 20]
+    assert [step for step, _, _ in record["history"]] == [10, 20, 30]
     assert set(record["stages_ms"]) >= {"select", "encode", "exchange", "decode"}
     assert len(record["sent"]) == 2 and min(record["received"]) > 1000
     assert 0 < record["bytes_per_step"] < 4 * record["parameters"] / 20
 
 
 def test_what_make_lab_runs_can_be_read():
-    told = train._read_file(Path(__file__).parents[1] / "benchmarks" / "lab.toml")
-    cells = [cell for grid in told["grid"] for cell in cells_of(grid, Path())]
+    told = train.read_file(Path(__file__).parents[1] / "benchmarks" / "lab.toml")
+    cells = all_cells(told)
     for rate in ("100mbit", "1gbit"):
         timed = {cell.way.name for cell in cells if (cell.workload, cell.rate) == ("synthetic-25m", rate)}
         assert {"plain DDP", "fp16 hook", "PowerSGD rank 4", "local steps, SBC(2)"} < timed

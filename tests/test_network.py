@@ -45,10 +45,10 @@ def measured(script, name: str, out: Path, *words: str):
     problem = why_not(script)
     if problem:
         pytest.skip(problem)
-    before = namespaces()
-    done = warm.run(FOLDER / name, "--ranks", "2", *words, "--json", str(out))
-    assert done.returncode == 0, done.stderr
-    assert namespaces() == before
+    said = out.with_suffix(".txt")
+    process = warm.start_script(FOLDER / name, "--ranks", "2", *words, "--json", out, out=said)
+    assert warm.end(process, warm.LIMIT) == 0, said.read_text()
+    assert f"sparsewire-{process.pid}-" not in namespaces()
     return json.loads(out.read_text())
 
 

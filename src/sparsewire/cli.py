@@ -167,12 +167,16 @@ def _decode(args: argparse.Namespace) -> int:
     output = _apart(args.input, args.output or args.input.with_suffix(".npz" if args.sparse else ".npy"))
     write_file(output, functools.partial(_save_entries if args.sparse else _save_dense, found))
     kind = found.dtype if found.values.dtype == found.dtype else f"{found.dtype} saved as {found.values.dtype}"
-    print(f"{output}: {found.count:,} of {found.numel:,} entries, shape {found.shape}, {kind}")
+    print(f"{output}: {found.count:,} of {found.size:,} entries, shape {found.shape}, {kind}")
     return 0
 
 
 def _save_entries(found: Sparse, file: BinaryIO) -> None:
-    np.savez(file, indices=found.indices, values=found.values, shape=np.array(found.shape, np.int64))
+    """Where entries are not elements, also how many numbers have one index, and the transform that made them."""
+    arrays = {"indices": found.indices, "values": found.values, "shape": np.array(found.shape, np.int64)}
+    if found.width > 1 or found.transform is not None:
+        arrays |= {"width": np.array(found.width), "transform": np.array(str(found.transform or "identity"))}
+    np.savez(file, allow_pickle=False, **arrays)
 
 
 def _save_dense(found: Sparse, file: BinaryIO) -> None:
@@ -205,7 +209,7 @@ def _describe_frame(info: dict[str, Any]) -> str:
         parts = {name: part for name, part in info["parts"].items() if name.startswith(f"{section}.")}
         rows += [[f"  {name}", f"{part:,}", number(8 * part / entries), ""] for name, part in parts.items()]
     rows.append(["total", f"{info['bytes']:,}", number(info["bits_per_entry"]["total"]), ""])
-    facts = f"{info['dtype']} of shape {info['shape']}, {info['k']:,} of {info['numel']:,} entries"
+    facts = f"{info['dtype']} of shape {info['shape']}, {info['k']:,} of {info['entries']:,} entries"
     size = f"{info['ratio']:.1f}× smaller than the {info['dense_bytes']:,} bytes of the dense tensor"
     head = f"frame of version {info['version']}: {info['scheme']}\n{facts}, {size}\n"
     notes = [f"{name}: {number(value)}" for name, value in info["notes"].items()]
@@ -250,6 +254,10 @@ def _add_decode(commands: Any) -> None:
     parser = add(commands, "decode", _decode, "expand a frame into a dense .npy, or its entries into a .npz")
     parser.add_argument("input", type=Path, metavar="IN.swf")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: IN.npy, with --sparse IN.npz")
-    parser.add_argument("--sparse", action="store_true", help="a .npz of indices (flat), values and shape")
+    parser.add_argument(
+        "--sparse",
+        action="store_true",
+        help="a .npz of indices, values and shape; of coefficients also width and transform",
+    )
     limit = "refuse larger tensors (default: 2**31 dense, no limit sparse)"
     parser.add_argument("--max-numel", type=count, metavar="N", help=limit)

@@ -19,12 +19,13 @@ from ..schedule import Settings
 from . import advise_step, measure
 from .arrays import load_gradients
 from .candidates import CANDIDATES, FREQUENCY, Bench, rank
-from .gradient_facts import CORRELATED, NEITHER, SHARES, UNCORRELATED, describe
+from .gradient_facts import CORRELATED, FLAT, NEITHER, SHARES, UNCORRELATED, describe
 from .live import live_gradients
 from .tables import number, publish, table, write_file
 
 DENSE_BELOW = Settings.dense_below  # as in training: smaller tensors travel dense
 NAMED = 5  # tensors in a sentence, at most
+OF_STEPS = ("step_ms", "ranks", "ratio", "scheme", "optimizer")
 FACTS = ["tensor", "arrays", "elements", "non-zero", "mean run", "random", "index bits", "random", "neighbours"]
 FACTS += [
     "kurtosis",
@@ -37,6 +38,7 @@ RANKS = ["", "candidate", "bytes", "× smaller", "error", "sent", "scheme"]
 SENTENCES = {
     CORRELATED: "Correlated gradients, frequency keeps more: {}. Compare fft and dct below.",
     UNCORRELATED: "Gradients that are not correlated, time keeps more: {}. Do without a transform.",
+    FLAT: "Values of about one size: frequency keeps more, as of any noise: {}. Compare fft and dct below.",
     NEITHER: "Time and frequency keep as much: {}. Do without a transform.",
 }
 CAUTION = (
@@ -48,6 +50,9 @@ CAUTION = (
 def main(args: argparse.Namespace) -> int:
     if args.model is not None or args.parameters is not None or args.rate is not None:
         return advise_step.main(args)
+    of_steps = [name for name in OF_STEPS if getattr(args, name) is not None]
+    if of_steps:
+        raise InputError(f"--{of_steps[0].replace('_', '-')} is for predicted steps: give --model or --parameters, too")
     measure.need_for_picture(args.picture)
     arrays = _gradients(args)
     result = run(arrays, args.error or [0.5])
@@ -66,6 +71,8 @@ def _gradients(args: argparse.Namespace) -> dict[str, Array]:
         if args.save is not None:
             raise InputError("--save keeps what --live captures; these gradients are in files already")
         return load_gradients(args.files)
+    if args.save is not None:
+        args.save.parent.mkdir(parents=True, exist_ok=True)
     arrays = live_gradients(args.live, args.steps, args.skip)
     if args.save is not None:
         write_file(args.save, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
@@ -96,7 +103,7 @@ def _verdict(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     figures += f"the largest {share:.0%} of the elements {kept['time']:.0%}"
     sentences = [SENTENCES[whole["kind"]].format(figures)]
     ranked = [row for row in facts[:-1] if row["ranked"]]
-    for kind in (CORRELATED, UNCORRELATED):
+    for kind in (CORRELATED, FLAT, UNCORRELATED):
         other = [row["tensor"] for row in ranked if row["kind"] == kind != whole["kind"]]
         if other:
             sentences.append(f"{kind.capitalize()}: {len(other)} of {len(ranked)} tensors ({_some(other)}).")

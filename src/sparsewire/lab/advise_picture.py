@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from .candidates import FREQUENCY
 from .gradient_facts import SHARES
-from .tables import write_file
+from .picture import save_figure
 
 COLOURS = {"time": "#30638e", "frequency": "#d1495b"}
 
@@ -27,7 +27,7 @@ def draw_advice(result: Mapping[str, Any], path: Path) -> None:
     for axes, ranking in zip(bars, rankings, strict=True):
         _draw_ranking(axes, ranking)
     figure.suptitle(f"{result['numel']:,} elements. {result['verdict'][0].partition(':')[0]}", fontsize=11)
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+    save_figure(figure, path)
 
 
 def _draw_energies(axes: Axes, tensors: Sequence[Mapping[str, Any]]) -> None:

@@ -83,7 +83,16 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    if "RANK" not in os.environ:
+        return 1
+    word, missing = os.environ.get("WORLD_SIZE", "1"), {"MASTER_ADDR", "MASTER_PORT"} - {*os.environ}
+    if not word.isdecimal() or not int(word):
+        raise InputError(f"WORLD_SIZE={word} is not a number of ranks; torchrun sets it")
+    if int(word) > 1 and missing:
+        raise InputError(
+            f"{' and '.join(sorted(missing))} not set beside RANK and WORLD_SIZE={word}; torchrun sets all"
+        )
+    return int(word)
 
 
 @contextmanager
@@ -128,14 +137,16 @@ def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) 
     codecs = survey(comm, plans, compute.numel)
     if args.rate is not None:
         link = Link(args.latency, WIRE * 8 / bits_per_second(args.rate))
-        return Scene(args.ranks or comm.size, link, compute, codecs, cores.casting(comm))
+        return Scene(args.ranks or comm.size, link, compute, codecs, cores.casting(comm, link))
     link = measure_link(comm, PROBE, LARGEST, PROBES)
-    return Scene(comm.size, cores.with_busy(link, comm, ranks), compute, codecs, cores.casting(comm))
+    return Scene(comm.size, cores.with_busy(link, comm, ranks), compute, codecs, cores.casting(comm, link))
 
 
 def _slowest(compute: Compute, comm: Communicator) -> Compute:
     """As long as on the slowest rank."""
-    told = comm.all_reduce(np.array([compute.seconds, -compute.spare]), "max").tolist()
+    told = comm.all_reduce(np.array([compute.seconds, -compute.spare, compute.numel, -compute.numel]), "max").tolist()
+    if told[2] != -told[3]:
+        raise InputError(f"--model: {-told[3]:,.0f} parameters get a gradient on one rank, {told[2]:,.0f} on another")
     longer = told[0] / compute.seconds
     parts = [replace(part, ready=longer * part.ready) for part in compute.parts]
     return Compute(longer * compute.rest, parts, -told[1])
@@ -192,8 +203,8 @@ def show(result: Mapping[str, Any]) -> str:
 
 def _facts(result: Mapping[str, Any]) -> str:
     link, compute, measured = result["link"], result["compute"], result["measured"]
-    rate = "not limited" if link["rate"] is None else f"{link['rate'] / 1e6:,.0f} Mbit/s"
-    way = "measured" if measured["link"] else "given"
+    way, wire = ("measured", 1.0) if measured["link"] else ("given", WIRE)  # what is given counts headers, too
+    rate = "not limited" if link["rate"] is None else f"{wire * link['rate'] / 1e6:,.0f} Mbit/s"
     step = "measured" if measured["step"] else "given"
     return (
         f"{result['ranks']} ranks; link {way}: {rate}, {1e6 * link['latency']:,.0f} µs a round; "
@@ -216,5 +227,7 @@ def _verdict(result: Mapping[str, Any]) -> str:
 def _risks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if rows:
         lines = [f"  {row['optimizer']}, {row['meaning']}: {'; '.join(row['changes'])}" for row in rows]
-        head = f"Accuracy, against dense in the same steps, where {rows[0]['density']:.1%} was measured ({SOURCE}):"
+        at, asked = rows[0]["density"], rows[0]["asked"]
+        nearest = "" if 0.5 < asked / at < 2 else f", the nearest to {asked:.2%} that there is,"
+        head = f"Accuracy, against dense in the same steps, where {at:.1%}{nearest} was measured ({SOURCE}):"
         yield "\n".join([head, *lines])

@@ -171,12 +171,12 @@ def milliseconds(word: str) -> float:
 
 
 def whole(word: str) -> int:
-    return 0 if word.isdecimal() and int(word) == 0 else count(word)
+    return count(word, least=0)
 
 
-def count(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number ≥ 1")
+def count(word: str, least: int = 1) -> int:
+    if not word.isdecimal() or int(word) < least:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number ≥ {least}")
     return int(word)
 
 

@@ -36,13 +36,21 @@ def load_arrays(path: Path) -> dict[str, Array]:
 def load_gradients(paths: Iterable[Path]) -> dict[str, Array]:
     """The arrays of several files by name (for a .npy, the file's); all of them can be measured on."""
     found: dict[str, Array] = {}
-    for path in paths:
+    for path in dict.fromkeys(paths):
         for key, array in load_arrays(path).items():
             name = key or path.stem
             if name in found:
-                name = f"{path}[{key}]" if key else str(path)
+                name = _apart(path, key)
             found[name] = measurable(array, name)
     return found
+
+
+def _apart(path: Path, key: str) -> str:
+    """A name with its file; the number of a step, as in `layer.weight@3`, stays at the end."""
+    name, _, step = key.rpartition("@")
+    if name and step.isdecimal():
+        return f"{path}[{name}]@{step}"
+    return f"{path}[{key}]" if key else str(path)
 
 
 def measurable(array: Array, name: str) -> Array:

@@ -63,7 +63,7 @@ def _ratios(numel: int, largest: float) -> list[str]:
 
 
 def _thresholds(numel: int, largest: float) -> list[str]:
-    return _texts(_steps(largest * 2.0**-20, largest)[::-1]) if largest else ["0.0"]
+    return _texts(_steps(max(largest * 2.0**-20, TINY), largest)[::-1]) if largest else ["0.0"]
 
 
 def _errors(numel: int, largest: float) -> list[str]:
@@ -86,6 +86,7 @@ def _fixed(numel: int, largest: float) -> list[str]:
     return [""]
 
 
+TINY = 5e-324  # the smallest number
 FREQUENCY = "frequency"
 COARSE_VALUES = "indices=best | values=entropy(error={coarse})"
 CANDIDATES = (
@@ -126,7 +127,7 @@ class Bench:
         self.numel = sum(array.size for array in arrays.values())
         self._longest = max(array.size for array in arrays.values())
         self._largest = max(float(np.abs(flat(array)).max()) for array in arrays.values())
-        self._energy = sum(_energy(flat(array)) for array in arrays.values())
+        self._energy = sum(self._energy_of(flat(array)) for array in arrays.values())
 
     def trials(self, candidate: Candidate, bound: float) -> Sequence[str]:
         return candidate.trials(self._longest, self._largest, bound)
@@ -139,15 +140,15 @@ class Bench:
         for name, array in self._arrays.items():
             frame = encode(array, plan, name=name)
             seen, exact = decode(frame), flat(array)
-            lost += _energy(exact.astype(np.float64) - seen.flat())
+            lost += self._energy_of(exact.astype(np.float64) - seen.flat())
             size, sent, entries = size + len(frame), sent + seen.count, entries + seen.size
         error = (lost / self._energy) ** 0.5 if self._energy else 0.0
         return Trial(text, size, error, sent / entries)
 
-
-def _energy(x: Array) -> float:
-    wide = x.astype(np.float64)
-    return float(wide @ wide)
+    def _energy_of(self, x: Array) -> float:
+        """Relative to the largest number, whose square may be out of range."""
+        wide = x.astype(np.float64) / (self._largest or 1.0)
+        return float(wide @ wide)
 
 
 def rank(bench: Bench, bound: float, advance: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..cost.step import Compute, Part
 from ..errors import InputError
 from . import measure
-from .live import make_live
+from .live import is_distributed, make_live
 
 FIRST, CAP = 1 << 20, 25 << 20  # bytes of DDP's first bucket, and of the others
 FORWARD = 1 / 3  # of a step of which nothing else is known: a backward takes twice as long as a forward
@@ -27,6 +27,8 @@ def measured(spec: str, meet: Callable[[], object] = lambda: None) -> tuple[Comp
     if not measure.has("torch"):
         raise InputError("--model needs torch: pip install torch")
     model, step = make_live(spec, "--model")
+    if is_distributed(model):
+        raise InputError(f"--model {spec}: the model exchanges gradients itself; return it as it is before DDP")
     buckets: dict[str, Any] = {}
     for _ in range(WARMUP):
         _step(model, step, spec, buckets, meet)
@@ -55,7 +57,8 @@ def _step(
     def note(name: str, parameter: Any) -> None:
         if not parameter.grad.is_sparse:
             buckets[name] = buckets[name].copy_(parameter.grad) if name in buckets else parameter.grad.clone()
-        ready[name] = (time.perf_counter() - start, parameter.numel(), parameter.numel() * parameter.element_size())
+        numel = (parameter.grad._values() if parameter.grad.is_sparse else parameter).numel()
+        ready[name] = (time.perf_counter() - start, numel, numel * parameter.element_size())
 
     learned = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     hooks = [one.register_post_accumulate_grad_hook(partial(note, name)) for name, one in learned.items()]

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ..auto.trial import probe_size
 from ..comm import Communicator
 from ..cost.model import Link
 from ..nodes import kernel_name
 from . import measure
 
-SUMMED, CAST = 1 << 24, 1 << 22  # bytes of an all_reduce whose work is timed; elements that are cast
-ROUNDS = 3
+SUMMED, CAST = 1 << 24, 1 << 22  # bytes of an all_reduce whose work is timed, at most; elements that are cast
+SECONDS, ROUNDS = 0.5, 3  # that an all_reduce takes at most
 
 
 def ranks_here(comm: Communicator) -> int:
@@ -30,7 +31,7 @@ def spare(used: float, ranks: int) -> float:
 
 def with_busy(link: Link, comm: Communicator, ranks: int) -> Link:
     """The link with the part of an all_reduce's time in which the cores that these ranks share are busy."""
-    numbers = np.zeros(SUMMED // 4, np.float32)
+    numbers = np.zeros(probe_size(link.byte, comm.size, SECONDS, SUMMED) // 4, np.float32)
     comm.all_reduce(numbers)
     start, used = time.perf_counter(), time.process_time()
     comm.all_reduce(numbers)
@@ -39,10 +40,11 @@ def with_busy(link: Link, comm: Communicator, ranks: int) -> Link:
     return replace(link, busy=min(1.0, told * ranks / (os.cpu_count() or 1)))
 
 
-def casting(comm: Communicator) -> float:
+def casting(comm: Communicator, link: Link) -> float:
     """Seconds per element of torch's fp16 hook beyond its bytes, on average over the ranks. Every rank calls it."""
     comm.barrier()
-    mine = _cast_seconds() + _sum_seconds() if measure.has("torch") else 0.0
+    summed = probe_size(link.byte, comm.size, SECONDS, 2 * CAST) // 4
+    mine = _cast_seconds() + _sum_seconds(summed) if measure.has("torch") else 0.0
     return comm.all_reduce(np.array([mine])).item() / comm.size
 
 
@@ -58,15 +60,15 @@ def _cast_seconds() -> float:
     return best / CAST
 
 
-def _sum_seconds() -> float:
-    """How much longer an element of an all_reduce takes in float16 than half an element in float32."""
+def _sum_seconds(count: int) -> float:
+    """How much longer an element of an all_reduce takes in float16 than half an element, one of `count`, in float32."""
     import torch
     import torch.distributed as dist
 
     if not dist.is_initialized():
         return 0.0
-    halves, wholes = torch.zeros(CAST, dtype=torch.float16), torch.zeros(CAST // 2)
-    return max(0.0, _reduced(halves) - _reduced(wholes)) / CAST
+    halves, wholes = torch.zeros(2 * count, dtype=torch.float16), torch.zeros(count)
+    return max(0.0, _reduced(halves) - _reduced(wholes)) / (2 * count)
 
 
 def _reduced(numbers: Any) -> float:

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from .exchange_steps import DENSE, SUPPORTS
-from .tables import write_file
+from .picture import save_figure
 
 COLOURS = ("#7f7f7f", "#d1495b", "#edae49", "#30638e", "#3c7a57", "#8d6a9f", "#76b0d6", "#8c564b", "#444444", "#bcbd22")
 MARKERS = "sodv^<*PXD"
@@ -36,7 +36,7 @@ def draw_exchanges(result: dict[str, Any], path: Path) -> None:
     cores, alpha = result["machine"]["cores"], 1e6 * result["ahead"][0]["latency"]
     lines = f"Lines: model, rings, α = {alpha:g} µs, a core per rank"
     figure.suptitle(f"{size}. Marks: counted, or timed on {cores} cores. {lines}", fontsize=11)
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+    save_figure(figure, path)
 
 
 def _of(rows: Sequence[Row], supports: str, link: str | None = None) -> list[Row]:

@@ -8,6 +8,7 @@ coefficients, which are as many numbers.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -28,7 +29,7 @@ CURVE = tuple(sorted({*SHARES, *(round(float(part), 6) for part in np.geomspace(
 SUPPORT = 0.01  # the largest entries whose places are looked at
 MARGIN = 0.02  # of the energy: less is no difference
 KURTOSES = ((2.4, "flat"), (4.2, "Gaussian"), (9.0, "Laplace"))  # a uniform distribution has 1.8, these two 3 and 6
-CORRELATED, UNCORRELATED, NEITHER = "correlated", "not correlated", "neither"
+CORRELATED, FLAT, UNCORRELATED, NEITHER = "correlated", "flat", "not correlated", "neither"
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,12 @@ def _label(kurtosis: float | None) -> str:
 
 
 def _kind(time: Mapping[str, float], frequency: Mapping[str, float]) -> str:
-    """By the energy that the largest share of the tables keeps."""
-    more = frequency[f"{SHARES[-1]:g}"] - time[f"{SHARES[-1]:g}"]
+    """By the energy that the largest share of the tables keeps; of white noise, its coefficients keep p (1 − ln p)."""
+    share = SHARES[-1]
+    kept, noise = frequency[f"{share:g}"], share * (1 - math.log(share))
+    more = kept - time[f"{share:g}"]
     if abs(more) < MARGIN:
         return NEITHER
-    return CORRELATED if more > 0 else UNCORRELATED
+    if more < 0:
+        return UNCORRELATED
+    return CORRELATED if kept > noise + MARGIN else FLAT

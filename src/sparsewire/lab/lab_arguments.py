@@ -97,6 +97,9 @@ def _add_ranks_per_node(parser: argparse.ArgumentParser, default: int | None = 1
 def _change(word: str) -> Change:
     after, _, rate = word.partition(":")
     try:
-        return Change(float(after.removesuffix("s")), read_rate(rate))
+        seconds = float(after.removesuffix("s"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a change of rate: 30s:100mbit") from None
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a change of rate: 30s:100mbit")
+    return Change(seconds, read_rate(rate))

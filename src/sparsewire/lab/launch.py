@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SparsewireError
+from .stopping import Guard
 
 LOOPBACK = "lo" if sys.platform == "linux" else None
+PATIENCE = 5.0  # seconds in which other ranks may fail with an error that says more
+LOST = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|socket closed", re.IGNORECASE)
 Event = dict[str, Any]
 
 
@@ -55,8 +59,12 @@ def launch_ranks(
     """
     processes: list[WorkerProcess] = []
     events: Events = queue.SimpleQueue()
-    with tempfile.TemporaryDirectory(prefix="sparsewire-", ignore_cleanup_errors=True) as folder:
-        order = json.dumps({"job": job, "settings": settings, "size": len(places), "store": f"{folder}/store"})
+    facts = {"job": job, "settings": settings, "size": len(places), "limit": limit}
+    with (
+        tempfile.TemporaryDirectory(prefix="sparsewire-", ignore_cleanup_errors=True) as folder,
+        Guard('rm -rf "$1"', folder),
+    ):
+        order = json.dumps({**facts, "store": f"{folder}/store"})
         try:
             for rank, place in enumerate(places):
                 processes.append(WorkerProcess(rank, len(places), place, order, Path(folder), events))
@@ -124,13 +132,37 @@ def _collect(
     deadline = time.monotonic() + limit
     while len(results) < len(processes):
         try:
-            rank, event = events.get(timeout=max(0.01, deadline - time.monotonic()))
+            rank, event = _next(events, deadline)
         except queue.Empty:
             raise RankError(f"the ranks did not finish in {limit:g} s") from None
         if event is None and rank not in results:
-            raise RankError(f"rank {rank} failed: {processes[rank].failure()}")
+            raise _why(rank, processes, events, {*results})
         if event is not None and "result" in event:
             results[rank] = event["result"]
         elif event is not None and rank == 0:
             on_event(event)
     return [results[rank] for rank in range(len(processes))]
+
+
+def _next(events: Events, deadline: float) -> tuple[int, Event | None]:
+    """`queue.Empty` after the deadline, even if there are events."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise queue.Empty
+    return events.get(timeout=left)
+
+
+def _why(rank: int, processes: list[WorkerProcess], events: Events, done: set[int]) -> RankError:
+    """The error of this rank; if it only lost another, of the first other that says more."""
+    deadline, error = time.monotonic() + PATIENCE, processes[rank].failure()
+    first = RankError(f"rank {rank} failed: {error}")
+    while LOST.search(error) and len(done) + 1 < len(processes):
+        try:
+            other, event = _next(events, deadline)
+        except queue.Empty:
+            return first
+        if event is None and other not in done:
+            rank, error = other, processes[other].failure()
+        if event is None or "result" in event:
+            done.add(other)
+    return first if LOST.search(error) else RankError(f"rank {rank} failed: {error}")

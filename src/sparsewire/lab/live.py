@@ -43,10 +43,19 @@ def make_live(spec: str, option: str = "--live") -> tuple[Any, Callable[[], obje
     return made
 
 
+def is_distributed(model: Any) -> bool:
+    """Whether a step of the model, or of a part of it, exchanges gradients."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return any(isinstance(module, DistributedDataParallel) for module in model.modules())
+
+
 def _function(spec: str, told: str) -> Callable[[], Any]:
     module, _, name = spec.partition(":")
     if not module or not name:
         raise InputError(f"{told}: say MODULE:FUNCTION, such as train:make")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise InputError(f"{told}: {module} is no module's name; write it as for import, such as train:make")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -13,7 +13,7 @@ from .arguments import UNLIMITED
 from .commands import Commands
 from .lab_arguments import Change
 from .launch import Place
-from .network import Network, obstacle
+from .network import Network, obstacle, rates_of
 from .stopping import stoppable
 
 
@@ -42,7 +42,7 @@ def places_for(
     nodes: int, rate: str | Sequence[str], per_node: int = 1, changes: bool = False
 ) -> Iterator[Sequence[Place]]:
     """A network; this machine's own loopback where nothing is limited and namespaces cannot be made."""
-    check_rates([rate] if isinstance(rate, str) else rate, changes)
+    check_rates(rates_of(nodes, rate), changes)
     problem = obstacle()
     if problem is None:
         with Network(nodes, rate, per_node) as found:
@@ -56,7 +56,7 @@ def check_rates(rates: Iterable[str], changes: bool = False) -> None:
     """Limits can be set here, if there are any."""
     problem = obstacle()
     if problem is not None and (changes or {*rates} != {UNLIMITED}):
-        raise InputError(f"{problem}: run this as root, or without limits: --rate {UNLIMITED}")
+        raise InputError(f"{problem}; without limits this runs here: --rate {UNLIMITED}")
 
 
 class Timeline:

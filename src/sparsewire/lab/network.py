@@ -7,7 +7,7 @@ process of its own, removes the namespaces and all that runs in them as soon as 
 
 from __future__ import annotations
 
-import itertools
+import argparse
 import os
 import re
 import shutil
@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, SparsewireError
-from .arguments import UNITS, UNLIMITED
+from .arguments import UNITS, UNLIMITED, read_rate
 from .launch import Place
+from .stopping import Guard, new_mark, started
 
 SUBNET, MOST = "10.231", 250 * 250
 NAME = re.compile(r"sparsewire-(\d+)-(\d+)-\d+-\w+")
-# Waits until nobody holds the other end of its standard input, then ends what runs in the namespaces, and removes them.
-GUARD = """
-cat
+CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12}
+# Ends what runs in the namespaces, and removes them.
+REMOVE = """
 for name; do
   for _ in 1 2 3 4 5 6 7 8 9; do
     pids=$(ip netns pids "$name") && test -n "$pids" || break
@@ -34,7 +35,6 @@ for name; do
   ip netns delete "$name"
 done
 """
-_serial = itertools.count()
 
 
 def bits_per_second(rate: str) -> float:
@@ -50,8 +50,35 @@ def obstacle() -> str | None:
     """The reason why this cannot run here, if there is one."""
     if os.geteuid() != 0:
         return "network namespaces need root"
+    if lacking := _lacking():
+        return f"network namespaces need {' and '.join(lacking)}, which root does not have here"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     return f"{' and '.join(missing)} not found: install iproute2" if missing else None
+
+
+def _lacking() -> list[str]:
+    """The capabilities that are needed and that this process does not have, as root of a container; none if unknown."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return []
+    found = re.search(r"^CapEff:\s*(\w+)$", status, re.MULTILINE)
+    return [name for name, bit in CAPABILITIES.items() if found and not int(found[1], 16) >> bit & 1]
+
+
+def rates_of(nodes: int, rate: str | Sequence[str]) -> list[str]:
+    """One for each node, all known."""
+    rates = [rate] * nodes if isinstance(rate, str) else list(rate)
+    if len(rates) != nodes or not 0 < nodes <= MOST:
+        raise InputError(f"{len(rates)} rates for {nodes} nodes: give one for each, of 1 to {MOST} nodes")
+    return [_known(one) for one in rates]
+
+
+def _known(rate: str) -> str:
+    try:
+        return read_rate(rate)
+    except argparse.ArgumentTypeError as error:
+        raise InputError(str(error)) from None
 
 
 class Network(Sequence[Place]):
@@ -65,16 +92,12 @@ class Network(Sequence[Place]):
     """
 
     def __init__(self, nodes: int, rate: str | Sequence[str], per_node: int = 1) -> None:
-        rates = [rate] * nodes if isinstance(rate, str) else list(rate)
-        if len(rates) != nodes or not 0 < nodes <= MOST:
-            raise InputError(f"{len(rates)} rates for {nodes} nodes: give one for each, of 1 to {MOST} nodes")
+        rates, prefix = rates_of(nodes, rate), f"sparsewire-{new_mark()}"
         remove_leftovers()
-        prefix = f"sparsewire-{os.getpid()}-{_started(os.getpid())}-{next(_serial)}"
         self._hub, self._nodes = f"{prefix}-hub", [f"{prefix}-{node}" for node in range(nodes)]
         self._rates = [UNLIMITED] * nodes
         self._places = [self._place(node) for node in range(nodes) for _ in range(per_node)]
-        self._held: int | None  # our end of the guard's pipe
-        self._guard, self._held = _start_guard([self._hub, *self._nodes])
+        self._guard = Guard(REMOVE, self._hub, *self._nodes)
         try:
             self._build(rates)
         except BaseException:
@@ -95,6 +118,9 @@ class Network(Sequence[Place]):
 
     def set_rate(self, rate: str, node: int | None = None) -> None:
         """Limits the links of all nodes, or of one, anew, both ways."""
+        _known(rate)
+        if self._guard.held is None:
+            raise InputError("the network is closed: set rates before that")
         for one in range(len(self._nodes)) if node is None else [node]:
             for name, device in ((self._hub, f"port{one}"), (self._nodes[one], "eth0")):
                 self._limit(name, device, self._rates[one], rate)
@@ -102,10 +128,7 @@ class Network(Sequence[Place]):
 
     def close(self) -> None:
         """Lets the guard remove everything, and waits for it."""
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
-            self._guard.wait()
+        self._guard.close()
 
     # --- setting up ---
 
@@ -142,8 +165,8 @@ class Network(Sequence[Place]):
 
     def _command(self, *words: str) -> None:
         """The guard waits for a command that is under way when we are killed, as it holds the same end of the pipe."""
-        assert self._held is not None
-        done = subprocess.run(words, capture_output=True, text=True, pass_fds=(self._held,))
+        assert self._guard.held is not None
+        done = subprocess.run(words, capture_output=True, text=True, pass_fds=(self._guard.held,))
         if done.returncode:
             raise SparsewireError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
 
@@ -152,30 +175,9 @@ def remove_leftovers() -> None:
     """Removes what processes have left that were killed together with their guards."""
     names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split()
     found = [match for match in map(NAME.fullmatch, names) if match]
-    dead = [match.group() for match in found if _started(int(match[1])) != int(match[2])]
+    dead = [match.group() for match in found if started(int(match[1])) != int(match[2])]
     if dead:
-        guard, held = _start_guard(dead)
-        os.close(held)
-        guard.wait()
-
-
-def _start_guard(names: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """The guard, in a session of its own, which no terminal's signals reach; and our end of its pipe."""
-    theirs, ours = os.pipe()
-    quiet = subprocess.DEVNULL
-    guard = subprocess.Popen(
-        ["sh", "-c", GUARD, "sh", *names], stdin=theirs, stdout=quiet, stderr=quiet, start_new_session=True
-    )
-    os.close(theirs)
-    return guard, ours
-
-
-def _started(pid: int) -> int | None:
-    """When the process started, in the kernel's ticks, so that a number that is used again is not taken for it."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return None
+        Guard(REMOVE, *dead).close()
 
 
 def _address(node: int) -> str:

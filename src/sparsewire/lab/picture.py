@@ -28,6 +28,12 @@ MARKERS = "osdv^<*P"
 STEPS = 10  # losses are drawn as a moving mean over so many steps
 
 
+def save_figure(figure: Figure, path: Path) -> None:
+    """As what its suffix says: .svg, .pdf, otherwise PNG."""
+    kind = path.suffix[1:].lower()
+    write_file(path, lambda file: figure.savefig(file, format=kind if kind in ("svg", "pdf") else "png", dpi=100))
+
+
 def draw_training(result: dict[str, Any], path: Path) -> None:
     """Loss over steps, and bytes sent over time."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
@@ -40,7 +46,7 @@ def draw_training(result: dict[str, Any], path: Path) -> None:
     _label(loss, "step", f"training loss (mean of {STEPS} steps)", "Training loss")
     _label(sent, "seconds of its own steps", "bytes sent by a rank so far", f"Bytes: {result['ratio']:.0f} × fewer")
     figure.suptitle(f"{result['parameters']:,} parameters, {result['ranks']} ranks: {result['scheme']}", fontsize=10)
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=110))
+    save_figure(figure, path)
 
 
 def draw_rates(result: dict[str, Any], path: Path) -> None:
@@ -56,7 +62,7 @@ def draw_rates(result: dict[str, Any], path: Path) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     figure.suptitle("Bits per value, maps included, against relative error: lower left is better", fontsize=11)
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+    save_figure(figure, path)
 
 
 def _draw_rates(axes: Axes, points: list[dict[str, Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -19,10 +19,16 @@ from .tables import write_file
 
 TITLE = "sparsewire lab"
 LONG = 12  # numbers of a list that are shown
+CELL = ("workload", "way", "rate", "ranks", "ranks_per_node", "seed")
+MEASURED = (
+    "score", "score_kind", "step_ms", "bytes_per_step", "sent", "parts_ms", "stages_ms", "history", "step_seconds",
+    "loss",
+)  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
-    runs = read_runs(args.results)
+    _check_apart(args.results, args.output)
+    runs = [run for run in read_runs(args.results) if _is_cell(run) or _is_rates(run)]
     args.output.parent.mkdir(parents=True, exist_ok=True)
     text = render(runs, args.results).encode()
     write_file(args.output, lambda file: file.write(text))
@@ -32,20 +38,37 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_apart(paths: Iterable[Path], output: Path) -> None:
+    if output.exists() and any(path.exists() and output.samefile(path) for path in paths):
+        raise InputError(f"{output} is the input, which would be overwritten: name another file with -o")
+
+
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """All records; of a cell that failed and was run again, or is in several files, the last that came to an end."""
     found = []
     for place, path in enumerate(paths):
         prefix = _letter(place) if len(paths) > 1 else ""
-        found += [Run(f"r{place}-{line}", f"{prefix}{line}", record) for line, record in results.read(path)]
+        found += [_checked(Run(f"r{place}-{line}", f"{prefix}{line}", record), f"{path}, line {line}")
+                  for line, record in results.read(path)]  # fmt: skip
     if not found:
         raise InputError(f"{', '.join(map(str, paths))}: no results yet")
     chosen: dict[str, Run] = {}
     for run in filter(_is_cell, found):
-        before = chosen.get(run.record["key"])
+        before = chosen.get(run.key)
         if before is None or before.failed or not run.failed:
-            chosen[run.record["key"]] = run
-    return [run for run in found if not _is_cell(run) or chosen[run.record["key"]] is run]
+            chosen[run.key] = run
+    return [run for run in found if not _is_cell(run) or chosen[run.key] is run]
+
+
+def _checked(run: Run, where: str) -> Run:
+    """A record has what the page shows; without a machine, key or command it is shown as well."""
+    if _is_cell(run):
+        cell = run.record["cell"]
+        missing = [name for name in CELL if not isinstance(cell, dict) or name not in cell]
+        missing += [name for name in ("name", *(() if run.failed else MEASURED)) if name not in run.record]
+        if missing:
+            raise InputError(f"{where} is no result of `lab train`: it has no {', '.join(missing)}")
+    return run
 
 
 def _letter(place: int) -> str:
@@ -57,9 +80,13 @@ def _is_cell(run: Run) -> bool:
     return "cell" in run.record
 
 
+def _is_rates(run: Run) -> bool:
+    return "inputs" in run.record and not _is_cell(run)
+
+
 def render(runs: Sequence[Run], paths: Sequence[Path]) -> str:
     cells = [run for run in runs if _is_cell(run)]
-    rates = [run for run in runs if "inputs" in run.record]
+    rates = [run for run in runs if _is_rates(run)]
     if not cells and not rates:
         raise InputError(f"{', '.join(map(str, paths))}: no results of `lab train` or `bench rates --json`")
     groups = group_runs(cells)
@@ -71,7 +98,8 @@ def render(runs: Sequence[Run], paths: Sequence[Path]) -> str:
 
 
 def _about(runs: Sequence[Run], paths: Sequence[Path]) -> str:
-    machines = dict.fromkeys(machine_line({**run.record["machine"], "load": None}) for run in runs)
+    known = [run.record["machine"] for run in runs if run.record.get("machine")]
+    machines = dict.fromkeys(machine_line({**machine, "load": None}) for machine in known)
     several = len(paths) > 1
     names = ", ".join(f"{path.name} ({_letter(place)})" if several else path.name for place, path in enumerate(paths))
     words = (

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .curves import front
-from .report_data import Group, Run, Setting, by_setting
+from .report_data import Group, Run, Setting, a_node, by_setting
 from .report_page import Links, Number, Value, figure, figures, html_table, paragraph, section
-from .report_sections import amount, legend, seconds
-from .svg import COLOURS, Line, Mark, Stack, axis, plot, stacked
+from .report_sections import amount, seconds
+from .svg import Line, Mark, Stack, Style, axis, plot, stacked
 
 PARTS = {"forward": "forward", "backward": "backward and waiting for the exchange", "update": "update"}
 RANGE = (1e-4, 0.6)  # relative errors that are drawn
@@ -38,17 +38,18 @@ def _stages(setting: Setting, groups: Sequence[Group]) -> str:
     bars = [(group, key, found) for group in groups for key in ("parts_ms", "stages_ms")
             if (found := mean_of(group, key))]  # fmt: skip
     names = list(dict.fromkeys(name for _, _, found in bars for name, spent in found.items() if spent > 0))
-    colours = {name: place % COLOURS for place, name in enumerate(names)}
-    stacks = [_stack(group, key, found, colours) for group, key, found in bars]
+    styles = {name: Style(place, place) for place, name in enumerate(names)}
+    stacks = [_stack(group, key, found, styles) for group, key, found in bars]
     rows = [row for group, key, found in bars for row in _stage_rows(group, found)]
     table = html_table(["way", "stage", "time a step", "lines"], rows, f"time by stage, {setting}")
     totals = ", ".join(f"{group.name} {seconds(group.typical('step_ms') / 1e3)}" for group in groups)
-    shown = [(colours[name], PARTS.get(name, name)) for name in names]
-    return figure(str(setting), stacked(f"Time of a step by stage, {setting}: {totals}", stacks), shown, table, True)
+    shown = [(styles[name], PARTS.get(name, name)) for name in names]
+    picture = stacked(f"Time of a step by stage, {setting}: {totals}", stacks)
+    return figure(str(setting), picture, shown, table, ["block"])
 
 
-def _stack(group: Group, key: str, found: Mapping[str, float], colours: Mapping[str, int]) -> Stack:
-    parts = [(colours[name], spent, f"{group.name}, {PARTS.get(name, name)}: {seconds(spent / 1e3)}")
+def _stack(group: Group, key: str, found: Mapping[str, float], styles: Mapping[str, Style]) -> Stack:
+    parts = [(styles[name], spent, f"{group.name}, {PARTS.get(name, name)}: {seconds(spent / 1e3)}")
              for name, spent in found.items() if spent > 0]  # fmt: skip
     name = group.name if key == "parts_ms" else "↳ its own thread"
     short = name if len(name) <= 60 else f"{name[:59]}…"
@@ -65,15 +66,16 @@ def _stage_rows(group: Group, found: Mapping[str, float]) -> list[list[Value]]:
 
 def bytes_by_ranks(groups: Sequence[Group]) -> str:
     """Of workloads that were trained on several numbers of ranks."""
-    by_load: dict[tuple[str, str], dict[str, dict[int, Group]]] = {}
+    by_load: dict[str, dict[str, list[Group]]] = {}
     for group in groups:
-        ways = by_load.setdefault((group.setting.workload, group.setting.rate), {})
-        ways.setdefault(group.way, {})[group.setting.ranks] = group
+        workload, rate, _, per_node = group.setting
+        if group.typical("bytes_per_step") > 0:
+            by_load.setdefault(f"{workload}{a_node(per_node)}, {rate}", {}).setdefault(group.way, []).append(group)
     some = []
-    for (workload, rate), ways in by_load.items():
-        several = [list(of.values()) for of in ways.values() if len(of) > 1]
+    for title, ways in by_load.items():
+        several = [of for of in ways.values() if len({group.setting.ranks for group in of}) > 1]
         if several:
-            some.append(_ranks(f"{workload}, {rate}", several))
+            some.append(_ranks(title, several))
     words = (
         "What a rank sends in a step. With an allgather it grows with the ranks; a ring's all_reduce stays below twice "
     )
@@ -82,21 +84,21 @@ def bytes_by_ranks(groups: Sequence[Group]) -> str:
 
 
 def _ranks(title: str, ways: Sequence[Sequence[Group]]) -> str:
-    lines, rows = [], list[list[Value]]()
-    for groups in ways:
-        marks = []
+    lines, rows, names = [], list[list[Value]](), []
+    for place, groups in enumerate(ways):
+        marks, style = [], Style(groups[0].style.colour, place)
         for group in sorted(groups, key=lambda one: one.setting.ranks):
             sent, ranks = group.typical("bytes_per_step"), group.setting.ranks
             marks.append(Mark(ranks, sent, f"{group.name}, {ranks} ranks: {amount(sent).text}", group.runs[0].place))
             rows.append([group.name, Number(str(ranks), ranks), amount(sent), Links(group.links)])
-        lines.append(Line(groups[0].colour, marks))
+        lines.append(Line(style, marks))
+        names.append((style, groups[0].way_name))
     every = [mark for line in lines for mark in line.marks]
     x = axis("ranks", [mark.x for mark in every], log=True)
     y = axis("bytes a rank sends in a step", [mark.y for mark in every], log=True)
     table = html_table(["way", "ranks", "bytes a step", "lines"], rows, f"bytes by ranks, {title}")
     said = "; ".join(mark.title for mark in every)
-    return figure(title, plot(f"Bytes a step against ranks, {title}: {said}", lines, x, y),
-                  legend([groups[0] for groups in ways]), table)  # fmt: skip
+    return figure(title, plot(f"Bytes a step against ranks, {title}: {said}", lines, x, y), names, table)
 
 
 # --- rate and distortion ---------------------------------------------------------------------------------------------
@@ -118,8 +120,8 @@ def _rates(run: Run, one: Mapping[str, Any]) -> str:
         drawn = [point for point in best if RANGE[0] <= point["error"] <= RANGE[1]]
         if drawn:
             marks = [Mark(point["error"], point["bits"], _point(point), run.place) for point in drawn]
-            lines.append(Line(place % COLOURS, marks))
-            names.append((place % COLOURS, curve))
+            lines.append(Line(Style(place, place), marks))
+            names.append((Style(place, place), curve))
         rows += [[point["codec"], Number(f"{point['error']:.4f}", point["error"]),
                   Number(f"{point['bits']:.2f}", point["bits"]), Links([(run.place, run.label)])]
                  for point in drawn]  # fmt: skip

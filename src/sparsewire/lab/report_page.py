@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from .svg import COLOURS, swatch
+from .svg import COLOURS, Style, swatch
 
-LIGHT = ("#6b6b6b", "#c62f3f", "#1f6fb2", "#b06a00", "#2e7d4f", "#7d4bb0", "#0e7c86", "#a03c78", "#5d6b00", "#444ea8")
-DARK = ("#a8a8a8", "#ff7b86", "#6cb6ff", "#f2b14c", "#6fce97", "#c79bf2", "#58cbd6", "#f08cc4", "#c3d24a", "#9aa4ff")
+LIGHT = (
+    "#6b6b6b", "#c62f3f", "#1f6fb2", "#b06a00", "#2e7d4f", "#7d4bb0", "#0e9aa8", "#d0559b", "#7a8a00", "#2b3390",
+    "#7a4a2b", "#5aa0e0", "#e07b54", "#111111",
+)  # fmt: skip
+DARK = (
+    "#a8a8a8", "#ff7b86", "#6cb6ff", "#f2b14c", "#6fce97", "#c79bf2", "#58cbd6", "#f08cc4", "#c3d24a", "#7f8cff",
+    "#c99a78", "#2f86d6", "#ff9d5c", "#f4f4f4",
+)  # fmt: skip
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --front: #1c1c1c; --soft: #666; --line: #ddd; --head: #f3f3f3;
   --link: #0b57a4; %(light)s }
@@ -21,11 +27,12 @@ body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--back);
   font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
 h1 { font-size: 1.6rem; line-height: 1.2 } h2 { font-size: 1.25rem; margin-top: 2.5rem } h3 { font-size: 1rem }
 a { color: var(--link) } .soft { color: var(--soft) }
-.scroll { overflow-x: auto }
+.scroll { overflow: auto } caption { text-align: left }
+@media screen and (min-width: 50rem) { .scroll { max-height: 85vh } }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; overflow-wrap: normal }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top;
   white-space: nowrap }
-th { background: var(--head); position: sticky; top: 0 }
+th { background: var(--head); position: sticky; top: 0; white-space: normal }
 th.words, td.words { text-align: left; white-space: normal } td.words { min-width: 7rem }
 td.short { white-space: nowrap; min-width: 0 }
 th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid var(--link) }
@@ -35,8 +42,9 @@ th[aria-sort=ascending] button::after { content: " ▲" } th[aria-sort=descendin
 figure { margin: 0; min-width: 0 } figcaption { font-weight: 600 }
 svg { width: 100%%; height: auto; display: block; overflow: visible }
 svg text { font: 12px system-ui, sans-serif; fill: var(--soft) } svg .grid { stroke: var(--line) }
-svg polyline { fill: none; stroke-width: 2 }
-svg.swatch { display: inline-block; width: 28px; height: 14px; vertical-align: middle; margin-right: .4rem }
+svg polyline { fill: none; stroke-width: 2 } svg .hollow { fill: var(--back); stroke-width: 1.5 }
+svg.swatch { display: inline-block; width: 14px; height: 14px; vertical-align: middle; margin-right: .4rem }
+svg.swatch.wide { width: 56px }
 .legend { list-style: none; margin: .3rem 0; padding: 0; font-size: .85rem; display: flex; flex-wrap: wrap;
   gap: 0 1rem }
 details { margin: .4rem 0; font-size: .9rem } summary { cursor: pointer; color: var(--link) }
@@ -53,7 +61,7 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
   head.setAttribute("aria-sort", up ? "ascending" : "descending");
   const value = line => line.cells[place].dataset.value ?? line.cells[place].textContent.trim();
   const order = (a, b) => a === "" ? 1 : b === "" ? -1 : (up ? 1 : -1) *
-    (isNaN(a) || isNaN(b) ? String(a).localeCompare(b) : a - b);
+    (isNaN(a) || isNaN(b) ? String(a).localeCompare(b, "en", {numeric: true}) : a - b);
   [...body.rows].sort((a, b) => order(value(a), value(b))).forEach(line => body.append(line));
 });
 const reveal = () => { const found = document.getElementById(location.hash.slice(1));
@@ -107,15 +115,16 @@ def paragraph(words: str) -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """What a cell shows, and what it is sorted by; None sorts last."""
+    """What a cell shows, and what it is sorted by; None sorts last. Words stand to the left."""
 
     text: str
     value: float | None
+    words: bool = False
 
 
 @dataclass(frozen=True)
 class Links:
-    """Places in the page: (id, words)."""
+    """Places in the page: (id, words); sorted by the first of them, r<file>-<line>."""
 
     places: Sequence[tuple[str, str]]
 
@@ -125,7 +134,7 @@ Value = str | Number | Links
 
 def html_table(headers: Sequence[str], rows: Sequence[Sequence[Value]], caption: str) -> str:
     """Sortable by any column."""
-    words = [isinstance(cell, str) for cell in rows[0]] if rows else [True] * len(headers)
+    words = [_is_words(cell) for cell in rows[0]] if rows else [True] * len(headers)
     heads = "".join(_head(header, left) for header, left in zip(headers, words, strict=True))
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
     return (
@@ -139,12 +148,31 @@ def _head(header: str, words: bool) -> str:
     return f'<th scope="col"{kind}><button type="button">{escape(header)}</button></th>'
 
 
+def _is_words(cell: Value) -> bool:
+    return isinstance(cell, str) or (isinstance(cell, Number) and cell.words)
+
+
 def _cell(cell: Value) -> str:
-    if isinstance(cell, Number):
-        return f'<td data-value="{"" if cell.value is None else repr(cell.value)}">{escape(cell.text)}</td>'
     if isinstance(cell, Links):
-        return f"<td>{', '.join(link(place, words) for place, words in cell.places)}</td>"
-    return f'<td class="words{" short" * (len(cell) <= SHORT)}">{escape(cell)}</td>'
+        words = ", ".join(link(place, words) for place, words in cell.places)
+        return f'<td data-value="{_line_order(cell.places[0][0])}">{words}</td>'
+    text = cell if isinstance(cell, str) else cell.text
+    kind = f' class="words{" short" * (len(text) <= SHORT)}"' if _is_words(cell) else ""
+    order = f' data-value="{_script_number(cell.value)}"' if isinstance(cell, Number) else ""
+    return f"<td{kind}{order}>{escape(text)}</td>"
+
+
+def _script_number(value: float | None) -> str:
+    return "" if value is None else "Infinity" if value == float("inf") else repr(value)
+
+
+def _line_order(place: str) -> int:
+    """
+    >>> _line_order("r0-10") < _line_order("r1-2")
+    True
+    """
+    file, _, line = place[1:].partition("-")
+    return int(file) * 10**9 + int(line)
 
 
 def link(place: str, words: str) -> str:
@@ -158,9 +186,12 @@ def figures(some: Sequence[str]) -> str:
     return f'<div class="figures">{"".join(some)}</div>\n'
 
 
-def figure(caption: str, picture: str, names: Sequence[tuple[int, str]], table: str, blocks: bool = False) -> str:
-    """A picture, its legend by colour, and the same numbers as a table, for whoever does not see it."""
-    legend = "".join(f"<li>{swatch(colour, blocks)}{escape(name)}</li>" for colour, name in names)
+def figure(
+    caption: str, picture: str, names: Sequence[tuple[Style, str]], table: str,
+    shows: Sequence[str] = ("stroke", "mark"),
+) -> str:  # fmt: skip
+    """A picture, its legend, and the same numbers as a table, for whoever does not see it."""
+    legend = "".join(f"<li>{swatch(style, shows)}{escape(name)}</li>" for style, name in names)
     return (
         f"<figure><figcaption>{escape(caption)}</figcaption>{picture}<ul class='legend'>{legend}</ul>"
         f"<details><summary>the numbers</summary>{table}</details></figure>\n"

@@ -14,17 +14,36 @@ from .tables import plain
 Record = dict[str, Any]
 
 
+def prepare(path: Path) -> None:
+    """Makes sure that lines can be added, before there is one to lose."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab"):
+            pass
+    except OSError as error:
+        raise InputError(f"{path}: no results can be written there ({error.strerror}): name another file") from None
+
+
 def append(path: Path, record: Mapping[str, Any]) -> None:
     """Adds a line, on the disk when this returns; one that was cut off by a crash stays a line of its own."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab+") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    try:
+        regular = path.is_file()
+        with open(path, "ab") as file:
+            file.write(b"\n" + line if regular and _is_cut_off(path) else line)
+            file.flush()
+            if regular:
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _is_cut_off(path: Path) -> bool:
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def read(path: Path) -> list[tuple[int, Record]]:
@@ -32,25 +51,26 @@ def read(path: Path) -> list[tuple[int, Record]]:
 
     A file that is one JSON document over several lines, as `--json` writes, is one record.
     """
-    text = path.read_text(encoding="utf-8")
-    whole = _record(text)
+    data = path.read_bytes()
+    whole = _record(data)
     if whole is not None:
         return [(1, whole)]
-    found = [(number, _record(line)) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    records = [(number, record) for number, record in found if record is not None]
-    if found and not records:
+    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    records = [(number, record) for number, line in lines if (record := _record(line)) is not None]
+    if not records and not all(line.startswith(b"{") for _, line in lines):
         raise InputError(f"{path} holds no results: a line of them is a JSON object, as `sparsewire lab train` writes")
     return records
 
 
 def finished(records: Sequence[tuple[int, Record]]) -> dict[str, Record]:
     """The cells that came to an end, by their keys; those that failed are to be run again."""
-    return {record["key"]: record for _, record in records if "key" in record and not record.get("error")}
+    ended = [record for _, record in records if not record.get("error")]
+    return {record["key"]: record for record in ended if isinstance(record.get("key"), str)}
 
 
-def _record(text: str) -> Record | None:
+def _record(line: bytes) -> Record | None:
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

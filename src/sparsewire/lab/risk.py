@@ -70,5 +70,14 @@ def risk(density: float, optimizers: Sequence[str] = OPTIMIZERS) -> list[dict[st
         for rule, meaning in MEMORIES.items():
             rows = [row for row in TABLE if (row.optimizer, row.ratio, row.rule) == (optimizer, nearest, rule)]
             figures = {"changes": [str(row) for row in rows], "worst": str(max(rows, key=lambda row: row.loss))}
-            found.append({"optimizer": optimizer, "density": nearest, "rule": rule, "meaning": meaning, **figures})
+            found.append(
+                {
+                    "optimizer": optimizer,
+                    "density": nearest,
+                    "asked": density,
+                    "rule": rule,
+                    "meaning": meaning,
+                    **figures,
+                }
+            )
     return found

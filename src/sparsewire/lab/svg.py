@@ -9,12 +9,33 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import NamedTuple
 
 WIDTH, HEIGHT = 420, 280
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40
+LEFT, RIGHT, TOP, BOTTOM = 62, 10, 10, 40
 BAR, GAP = 16, 8
-DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 4")
-COLOURS = 10
+DASHES = (
+    "", "8 4", "2 3", "10 3 2 3", "16 4", "6 2 2 2 2 2", "4 8", "14 3 4 3", "1 5", "12 3 2 3 2 3 2 3", "20 3 1 3",
+    "4 2 4 8",
+)  # fmt: skip
+COLOURS = 14
+MOST_DIGITS = 9
+Write = Callable[[float, int], str]  # a number, with so many digits
+
+
+class Style(NamedTuple):
+    """The colour of a line is the same in all pictures; its dashes and marks are by its place in one."""
+
+    colour: int
+    place: int
+
+    @property
+    def number(self) -> int:
+        return self.colour % COLOURS
+
+    @property
+    def dash(self) -> str:
+        return DASHES[self.place % len(DASHES)]
 
 
 @dataclass(frozen=True)
@@ -27,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Line:
-    colour: int
+    style: Style
     marks: Sequence[Mark]
     joined: bool = True
     marked: bool = True
@@ -35,13 +56,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """From low to high; the numbers at its ticks are written by `write`."""
+    """From low to high; the numbers at its ticks are written by `write`, with so many digits as tell them apart."""
 
     label: str
     low: float
     high: float
     log: bool = False
-    write: Callable[[float], str] = field(default=lambda value: compact(value))
+    write: Write = field(default=lambda value, digits: compact(value, digits))
 
     def share(self, value: float) -> float:
         """Where a value is, from 0 to 1."""
@@ -49,13 +70,26 @@ class Axis:
         return (at - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        found = _powers(self.low, self.high) if self.log else _steps(self.low, self.high)
-        return [tick for tick in found if -1e-9 <= self.share(tick) <= 1 + 1e-9]
+        powers = self._inside(_powers(self.low, self.high)) if self.log else []
+        return powers if len(powers) > 1 else self._inside(_steps(self.low, self.high))
+
+    def _inside(self, ticks: Sequence[float]) -> list[float]:
+        return [tick for tick in ticks if self.low <= tick * (1 + 1e-9) and tick * (1 - 1e-9) <= self.high]
+
+    def labels(self) -> list[tuple[float, str]]:
+        """
+        >>> [words for _, words in Axis("", 0.9994, 1.0003).labels()]
+        ['0.9994', '0.9996', '0.9998', '1', '1.0002']
+        """
+        ticks = self.ticks()
+        tries = ([self.write(tick, digits) for tick in ticks] for digits in range(3, MOST_DIGITS + 1))
+        words = next((some for some in tries if len(set(some)) == len(some)), [""] * len(ticks))
+        return list(zip(ticks, words, strict=True))
 
 
-def axis(label: str, values: Sequence[float], log: bool = False, write: Callable[[float], str] | None = None) -> Axis:
+def axis(label: str, values: Sequence[float], log: bool = False, write: Write | None = None) -> Axis:
     """Wide enough for all values; not to zero, where logarithms end."""
-    low, high = min(values), max(values)
+    low, high = min(values, default=1.0), max(values, default=1.0)
     if log:
         low, high = low / 1.3, high * 1.3
     else:
@@ -79,22 +113,25 @@ def _powers(low: float, high: float) -> list[float]:
     return [nice * 10.0**power for power in range(first, last + 1, apart) for nice in between]
 
 
-def compact(value: float) -> str:
+def compact(value: float, digits: int = 3) -> str:
     """
     >>> compact(0.25), compact(1500), compact(2e7), compact(0)
     ('0.25', '1.5k', '20M', '0')
+    >>> compact(999_700), compact(2.5e12), compact(999_700, 4)
+    ('1M', '2.5T', '999.7k')
     """
-    for power, unit in ((9, "G"), (6, "M"), (3, "k")):
-        if abs(value) >= 10**power:
-            return f"{value / 10**power:.3g}{unit}"
-    return f"{value:.3g}"
+    rounded = float(f"{value:.{digits}g}")
+    for power, unit in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if 10**power <= abs(rounded) < 1e18:
+            return f"{rounded / 10**power:.{digits}g}{unit}"
+    return f"{rounded:.{digits}g}"
 
 
 # --- a plot of lines -------------------------------------------------------------------------------------------------
 
 
 def plot(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> str:
-    grid = "".join(_x_tick(tick, x) for tick in x.ticks()) + "".join(_y_tick(tick, y) for tick in y.ticks())
+    grid = "".join(_x_tick(*one, x) for one in x.labels()) + "".join(_y_tick(*one, y) for one in y.labels())
     labels = _text(LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 6, x.label, "middle")
     labels += f'<g transform="translate(11 {TOP + (HEIGHT - TOP - BOTTOM) / 2}) rotate(-90)">{_text(0, 0, y.label)}</g>'
     return picture(title, HEIGHT, grid + labels + "".join(_line(line, x, y) for line in lines))
@@ -114,55 +151,66 @@ def _at(mark: Mark, x: Axis, y: Axis) -> tuple[float, float]:
 
 def _line(line: Line, x: Axis, y: Axis) -> str:
     places = [_at(mark, x, y) for mark in line.marks]
+    marks = [_mark(line.style, a, b, mark) for (a, b), mark in zip(places, line.marks, strict=True)]
+    return (_stroke(line.style, places) if line.joined else "") + ("".join(marks) if line.marked else "")
+
+
+def _stroke(style: Style, places: Sequence[tuple[float, float]]) -> str:
     path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-    dash = DASHES[line.colour // 2 % len(DASHES)]
-    joined = f'<polyline class="s{line.colour}" points="{path}" stroke-dasharray="{dash}"/>' if line.joined else ""
-    marks = [_mark(line.colour, a, b, mark) for (a, b), mark in zip(places, line.marks, strict=True)]
-    return joined + ("".join(marks) if line.marked else "")
+    return f'<polyline class="s{style.number}" points="{path}" stroke-dasharray="{style.dash}"/>'
 
 
-def _mark(colour: int, a: float, b: float, mark: Mark) -> str:
-    shape = _shapes(a, b)[colour % 4]
-    return linked(f'<{shape} class="f{colour}"><title>{escape(mark.title)}</title></{shape.split()[0]}>', mark.target)
+def _mark(style: Style, a: float, b: float, mark: Mark) -> str:
+    """Full, and hollow when all shapes are taken."""
+    shapes = _shapes(a, b)
+    turn, place = divmod(style.place, len(shapes))
+    shape, kind = shapes[place], f"s{style.number} hollow" if turn % 2 else f"f{style.number}"
+    title = f"<title>{escape(mark.title)}</title>" if mark.title else ""
+    return linked(f'<{shape} class="{kind}">{title}</{shape.split()[0]}>', mark.target)
 
 
 def _shapes(a: float, b: float, r: float = 4.0) -> tuple[str, ...]:
+    def polygon(*corners: tuple[float, float]) -> str:
+        return f'polygon points="{" ".join(f"{a + r * x:.1f},{b + r * y:.1f}" for x, y in corners)}"'
+
     return (
         f'circle cx="{a:.1f}" cy="{b:.1f}" r="{r}"',
         f'rect x="{a - r:.1f}" y="{b - r:.1f}" width="{2 * r}" height="{2 * r}"',
-        f'polygon points="{a:.1f},{b - 1.3 * r:.1f} {a + 1.2 * r:.1f},{b + r:.1f} {a - 1.2 * r:.1f},{b + r:.1f}"',
-        f'polygon points="{a:.1f},{b - 1.4 * r:.1f} {a + 1.4 * r:.1f},{b:.1f} {a:.1f},{b + 1.4 * r:.1f} '
-        f'{a - 1.4 * r:.1f},{b:.1f}"',
-    )
+        polygon((0, -1.3), (1.2, 1), (-1.2, 1)),
+        polygon((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
+        polygon((0, 1.3), (1.2, -1), (-1.2, -1)),
+        polygon((-0.4, -1.3), (0.4, -1.3), (0.4, -0.4), (1.3, -0.4), (1.3, 0.4), (0.4, 0.4), (0.4, 1.3), (-0.4, 1.3),
+                (-0.4, 0.4), (-1.3, 0.4), (-1.3, -0.4), (-0.4, -0.4)),
+        polygon((-1.3, -1.3), (0, -0.5), (1.3, -1.3), (0.5, 0), (1.3, 1.3), (0, 0.5), (-1.3, 1.3), (-0.5, 0)),
+    )  # fmt: skip
 
 
 def linked(body: str, target: str) -> str:
     return f'<a href="#{target}">{body}</a>' if target else body
 
 
-def swatch(colour: int, block: bool = False) -> str:
-    """A mark as it stands in the plots, or a block as in bars, for a legend."""
-    if block:
-        rect = f'<rect class="f{colour}" x="8" y="1" width="12" height="12"/>'
-        return f'<svg class="swatch" viewBox="0 0 28 14" aria-hidden="true">{rect}</svg>'
-    body = _line(Line(colour, [Mark(0.5, 0.5)], joined=False), Axis("", 0, 1), Axis("", 0, 1))
-    middle = _at(Mark(0.5, 0.5), Axis("", 0, 1), Axis("", 0, 1))
-    moved = f'<g transform="translate({14 - middle[0]:.1f} {7 - middle[1]:.1f})">{body}</g>'
-    dash = DASHES[colour // 2 % len(DASHES)]
-    stroke = f'<polyline class="s{colour}" points="0,7 28,7" stroke-dasharray="{dash}"/>'
-    return f'<svg class="swatch" viewBox="0 0 28 14" aria-hidden="true">{stroke}{moved}</svg>'
+def swatch(style: Style, shows: Sequence[str]) -> str:
+    """For a legend, what stands in the picture: "stroke" and "mark", or "block"."""
+    kind, width = ("swatch wide", 56) if "stroke" in shows else ("swatch", 14)
+    drawn = {
+        "stroke": _stroke(style, [(0, 7), (width, 7)]),
+        "mark": _mark(style, width / 2, 7, Mark(0, 0)),
+        "block": f'<rect class="f{style.number}" x="1" y="1" width="12" height="12"/>',
+    }
+    body = "".join(drawn[one] for one in shows)
+    return f'<svg class="{kind}" viewBox="0 0 {width} 14" aria-hidden="true">{body}</svg>'
 
 
-def _x_tick(tick: float, x: Axis) -> str:
+def _x_tick(tick: float, words: str, x: Axis) -> str:
     at, bottom = LEFT + (WIDTH - LEFT - RIGHT) * x.share(tick), HEIGHT - BOTTOM
     line = f'<line class="grid" x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}"/>'
-    return line + _text(at, bottom + 14, x.write(tick), "middle")
+    return line + _text(at, bottom + 14, words, "middle")
 
 
-def _y_tick(tick: float, y: Axis) -> str:
+def _y_tick(tick: float, words: str, y: Axis) -> str:
     at = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y.share(tick)
     line = f'<line class="grid" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>'
-    return line + _text(LEFT - 4, at + 4, y.write(tick), "end")
+    return line + _text(LEFT - 4, at + 4, words, "end")
 
 
 def _text(x: float, y: float, words: str, anchor: str = "middle") -> str:
@@ -174,10 +222,10 @@ def _text(x: float, y: float, words: str, anchor: str = "middle") -> str:
 
 @dataclass(frozen=True)
 class Stack:
-    """A bar of parts (colour, length, title), its name above it, and what stands at its end."""
+    """A bar of parts (style, length, title), its name above it, and what stands at its end."""
 
     name: str
-    parts: Sequence[tuple[int, float, str]]
+    parts: Sequence[tuple[Style, float, str]]
     total: str
     target: str = ""
 
@@ -192,8 +240,8 @@ def stacked(title: str, stacks: Sequence[Stack]) -> str:
 
 def _stack(stack: Stack, top: float, scale: float) -> str:
     body, at = _text(0, top + 11, stack.name, "start"), 0.0
-    for colour, length, title in stack.parts:
-        rect = f'<rect class="f{colour}" x="{at:.1f}" y="{top + 14:.1f}" width="{length * scale:.1f}" height="{BAR}">'
-        body += linked(f"{rect}<title>{escape(title)}</title></rect>", stack.target)
+    for style, length, title in stack.parts:
+        place = f'x="{at:.1f}" y="{top + 14:.1f}" width="{length * scale:.1f}" height="{BAR}"'
+        body += linked(f'<rect class="f{style.number}" {place}><title>{escape(title)}</title></rect>', stack.target)
         at += length * scale
     return body + _text(at + 4, top + 14 + BAR - 4, stack.total, "start")

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 Part = tuple[torch.Tensor, torch.Tensor]  # inputs and targets
 MOMENTUM = 0.9
+LARGEST = 700.0  # nats, of which exp is still a number
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def evaluate(model: nn.Module, part: Part, score: str) -> float:
     mean_of = {"accuracy": _accuracy, "hits": _hits}.get(score, _cross_entropy)
     batches = zip(torch.split(part[0], 250), torch.split(part[1], 250), strict=True)
     mean = sum(len(x) * float(mean_of(model(x), y)) for x, y in batches) / len(part[0])
-    return math.exp(mean) if score == "perplexity" else mean
+    return math.exp(min(mean, LARGEST)) if score == "perplexity" else mean
 
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:

@@ -15,7 +15,7 @@ from typing import Any
 from .. import __version__
 from ..errors import InputError, SparsewireError
 from . import measure, results
-from .cells import Cell, cells_of
+from .cells import Cell, all_cells
 from .launch import Event, launch_ranks
 from .net import check_rates, count_nodes, places_for
 from .results import Record
@@ -29,10 +29,7 @@ FLAGS = ("ranks", "ranks_per_node", "steps", "warmup", "batch", "tests", "learni
 
 
 def main(args: argparse.Namespace) -> int:
-    told = _read_file(args.file) if args.file else _flags(args)
-    data = Path(args.data or told.pop("data", "."))
-    grids = told.pop("grid", None) or [told]
-    cells = list(dict.fromkeys(cell for grid in grids for cell in cells_of(grid, data.resolve())))
+    cells = _cells(args)
     check_rates(cell.rate for cell in cells)
     with stoppable():
         records = run(cells, args.output, args.limit)
@@ -40,15 +37,28 @@ def main(args: argparse.Namespace) -> int:
     return int(any(record.get("error") for record in records))
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _cells(args: argparse.Namespace) -> list[Cell]:
+    flags = _flags(args)
+    if not args.file:
+        return all_cells(flags, args.data)
+    if flags:
+        raise InputError(f"flags do not change what {args.file} says: put {', '.join(flags)} into the file")
+    try:
+        return all_cells(read_file(args.file), args.data)
+    except SparsewireError as error:
+        raise InputError(f"{args.file}: {error}") from None
+
+
+def read_file(path: Path) -> dict[str, Any]:
     name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
     if not measure.has(name):
-        raise InputError(f"{path} needs Python 3.11, or tomli: pip install tomli")
-    toml = importlib.import_module(name)
+        raise InputError("TOML needs Python 3.11, or tomli: pip install tomli")
     try:
-        found: dict[str, Any] = toml.loads(path.read_text(encoding="utf-8"))
-    except toml.TOMLDecodeError as error:
-        raise InputError(f"{path}: {error}") from None
+        found: dict[str, Any] = importlib.import_module(name).loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text: {error}") from None
+    except (ValueError, RecursionError) as error:  # no TOML, or a number too long for Python
+        raise InputError(str(error)) from None
     return found
 
 
@@ -63,8 +73,10 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
 
 def run(cells: Sequence[Cell], output: Path, limit: float = 3600.0) -> list[Record]:
     """The records of all cells, in their order; what has finished before is taken from the file."""
-    known = results.finished(results.read(output)) if output.exists() else {}
+    known = results.finished(results.read(output)) if output.is_file() else {}
     left = [cell for cell in cells if cell.key not in known]
+    if left:
+        results.prepare(output)
     with Progress(left, len(cells) - len(left)) as progress:
         for cell in left:
             progress.start(cell)

@@ -19,7 +19,8 @@ def train_cell(
     worker: Worker, workload: str, arm: dict[str, Any], data: str, seed: int, steps: int, warmup: int, batch: int,
     tests: int, learning_rate: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Batches are drawn with replacement; the rate falls as the task says. Tests on the way are rank 0's, untimed."""
+    """Batches are drawn with replacement; the rate falls as the task says. Tests on the way are rank 0's, untimed, on
+    the validation part; the score is that of the test part."""
     task = WORKLOADS[workload].task
     loaded = task.load(Path(data))
     module = seeded(lambda: task.model(loaded), seed)
@@ -37,7 +38,9 @@ def train_cell(
         chosen = torch.randint(len(x), (batch,), generator=draws)
         made.step(x[chosen], y[chosen])
         worker.emit(step=step + 1, loss=made.losses[-1], seconds=made.seconds[-1])
-    return _ended(worker, made, task, loaded.test, history)
+    ended = _ended(made)
+    history.append([steps, _tested(worker, made, loaded.valid, task)])
+    return {**ended, "history": history, "score": _tested(worker, made, loaded.test, task)}
 
 
 def _set_rate(arm: Arm, task: Task, rate: float, done: float) -> None:
@@ -55,7 +58,8 @@ def _tested(worker: Worker, arm: Arm, part: Part, task: Task) -> float | None:
     return score
 
 
-def _ended(worker: Worker, arm: Arm, task: Task, part: Part, history: list[Any]) -> dict[str, Any]:
+def _ended(arm: Arm) -> dict[str, Any]:
+    """What was measured; the weights are now what the training gives."""
     stages, stats = arm.mean_stages(), {} if arm.link is None else arm.link.stats()
     arm.close()
     return {
@@ -67,6 +71,4 @@ def _ended(worker: Worker, arm: Arm, task: Task, part: Part, history: list[Any])
         "received": arm.received,
         "stages": stages,
         "link": json.loads(json.dumps(stats, default=str)),
-        "history": history,
-        "score": _tested(worker, arm, part, task),
     }

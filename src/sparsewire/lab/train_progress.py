@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import sys
 import time
@@ -30,20 +31,19 @@ class Progress:
 
     def start(self, cell: Cell) -> None:
         self._cell, self._begin, self._first = self._left.pop(0), time.monotonic(), 0.0
-        self._show(cell, "starting")
+        self._show("starting", None)
 
     def step(self, event: Event) -> None:
         now = time.monotonic()
         self._first = self._first or now
         done, steps = event["step"], self._cell.steps
         left = (now - self._first) / max(1, done - 1) * (steps - done) if done > 1 else None
-        what = f"step {done} of {steps}, loss {event['loss']:.3f}, {event['seconds']:.2f} s"
-        self._show(self._cell, f"{what}{self._words(left)}")
+        self._show(f"step {done} of {steps}, loss {event['loss']:.4g}, {event['seconds']:.2f} s", left)
 
     def finish(self, record: dict[str, Any]) -> None:
         self._spent.append((self._cell, time.monotonic() - self._begin))
         found = f"failed: {record['error']}" if record.get("error") else f"{record['step_ms']:,.1f} ms a step"
-        self._say(f"{self._place()} {self._cell.title}: {found}{self._words(0.0)}")
+        self._say(", ".join(filter(None, [f"{self._place()} {self._cell.title}: {found}", self._words(0.0)])))
 
     def _words(self, this: float | None) -> str:
         """What is left of this cell, and of all."""
@@ -51,9 +51,9 @@ class Progress:
             return ""
         guesses = [self._guess(cell) for cell in self._left]
         if any(guess is None for guess in guesses):
-            return f", {clock(this)} left of this cell" if this else ""
+            return f"{clock(this)} left of this cell" if this else ""
         whole = this + sum(guess for guess in guesses if guess is not None)
-        return f", {clock(whole)} left" if whole else ""
+        return f"{clock(whole)} left" if whole else ""
 
     def _guess(self, cell: Cell) -> float | None:
         for alike in (("workload", "rate"), ("workload",), ()):
@@ -65,12 +65,20 @@ class Progress:
     def _place(self) -> str:
         return f"[{self._all - len(self._left)}/{self._all}]"
 
-    def _show(self, cell: Cell, what: str) -> None:
+    def _show(self, what: str, left: float | None) -> None:
+        """On one row, as only one can be cleared; what is cut away is last."""
         if self._live:
-            print(f"\r\033[K{self._place()} {cell.title}: {what}", end="", file=sys.stderr, flush=True)
+            line = f"{self._place()} {'; '.join(filter(None, [self._words(left), what, self._cell.title]))}"
+            print(f"\r\033[K{_fitting(line)}", end="", file=sys.stderr, flush=True)
 
     def _say(self, line: str) -> None:
         print(f"\r\033[K{line}" if self._live else line, file=sys.stderr, flush=True)
+
+
+def _fitting(line: str) -> str:
+    """So much of it as a row of the terminal shows; its last column stays free, as some wrap when it is taken."""
+    most = shutil.get_terminal_size().columns - 1
+    return line if len(line) <= most else f"{line[: max(0, most - 1)]}…"
 
 
 def clock(seconds: float) -> str:

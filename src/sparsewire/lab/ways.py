@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..auto import read_auto
-from ..errors import InputError
+from ..contract import SLOTS
+from ..errors import InputError, SchemeError
+from ..presets import PRESETS
+from ..registry import codecs, nearest
 from ..scheme import scheme
 from ..torch import attach, local_steps
 from .hooks import HOOKS
 
-PLAIN, LOCAL = "ddp", "local:"
+PLAIN, LOCAL, AUTO = "ddp", "local:", "auto"
 TORCH = {PLAIN: "none", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd", "post-local-sgd": "post_local"}
 PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
 OURS = {"fitted", "falling"}
 GIVEN = {"model", "module", "scheme", "optimizer", "group"}  # not settings
+OBJECTS = {"on_step", "on_round", "scaler"}  # nor can these be written
+LONG = 100  # characters of a name
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Way:
     hook: str
     scheme: str | None
     settings: dict[str, Any] = field(compare=False)
-    name: str = ""
+    name: str = field(default="", compare=False)
 
     @property
     def periodic(self) -> bool:
@@ -62,7 +68,12 @@ def read_way(text: str, name: str = "") -> Way:
     settings = dict(_setting(part, text) for part in more)
     hook, plan = _hook(head)
     _check(hook, plan, settings, text)
-    return Way("; ".join([head, *more]), hook, plan, settings, name or head)
+    whole = "; ".join([head, *more])
+    return Way(whole, hook, plan, settings, name or _short(whole))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[: LONG // 2]}…{text[1 - LONG // 2 :]}"
 
 
 def _hook(head: str) -> tuple[str, str | None]:
@@ -83,11 +94,32 @@ def _setting(part: str, text: str) -> tuple[str, Any]:
 
 def _check(hook: str, plan: str | None, settings: dict[str, Any], text: str) -> None:
     """Before any rank starts: the scheme can be read, and the settings are known."""
+    ratio = None if plan is None else _ratio(hook, plan)
     called: Any = {"sparsewire": attach, "local": local_steps}.get(hook) or HOOKS[hook]
-    known = {*inspect.signature(called).parameters} - GIVEN | {"pruned"} | (OURS if hook == "sparsewire" else set())
+    known = {*inspect.signature(called).parameters} - GIVEN - OBJECTS | {"pruned"}
+    known |= OURS if hook == "sparsewire" else set()
     unknown = sorted({*settings} - known)
     if unknown:
         raise InputError(f"{', '.join(unknown)} in the way {text!r} is not known; known: {', '.join(sorted(known))}")
-    ratio = None if plan is None or read_auto(plan) else getattr(scheme(plan).select, "ratio", None)
     if settings.get("falling") and ratio is None:
         raise InputError(f"falling in the way {text!r} needs a scheme with a ratio, such as topk(1%)")
+
+
+def _ratio(hook: str, plan: str) -> float | None:
+    """Of a scheme's selection, if it has one."""
+    try:
+        return None if hook == "sparsewire" and read_auto(plan) else getattr(scheme(plan).select, "ratio", None)
+    except SchemeError:
+        if hook == "sparsewire":
+            _refuse_unknown(plan)
+        raise
+
+
+def _refuse_unknown(head: str) -> None:
+    """Of what is no scheme: a misspelt way; not one of which the rest is wrong."""
+    schemes = [AUTO, *PRESETS, *codecs("select")]
+    word = re.split(r"[\s(|:=]", head, maxsplit=1)[0]
+    if word in TORCH:
+        raise InputError(f"{head!r} is not a way: settings of {word} follow after semicolons: {word}; name=value")
+    if word not in (*schemes, *SLOTS):
+        raise InputError(f"there is no way {word!r}{nearest(word.lower(), [*TORCH, f'{LOCAL}…', *schemes])}")

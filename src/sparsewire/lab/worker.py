@@ -17,7 +17,6 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 
-LIMIT = datetime.timedelta(minutes=5)
 TCP_INFO = 11
 BYTES_SENT, BYTES_RECEIVED = 200, 128  # where Linux's tcp_info has tcpi_bytes_sent and tcpi_bytes_received
 
@@ -61,8 +60,8 @@ def main(rank: int, order: dict[str, Any]) -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a job's own prints must not mix with the JSON
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    size, store = order["size"], f"file://{order['store']}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=LIMIT)
+    size, store, limit = order["size"], f"file://{order['store']}", datetime.timedelta(seconds=order["limit"])
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=limit)
     module, name = order["job"].split(":")
     worker = Worker(rank, size, output)
     result = getattr(importlib.import_module(module), name)(worker, **order["settings"])
