@@ -310,7 +310,7 @@ def expect_timeout(comm: Communicator, swap: bool = False) -> None:
     begin = time.monotonic()
     with pytest.raises(CommTimeout, match="all_to_all" if swap else "all_gather"):
         comm.all_to_all([b"is anyone there?"] * comm.size) if swap else comm.all_gather(b"is anyone there?")
-    assert LIMIT / 2 < time.monotonic() - begin < LIMIT + 3
+    assert LIMIT / 2 < time.monotonic() - begin < LIMIT + 15
 
 
 def attempt(results: dict[str, str], name: str, law: Callable[[], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -76,6 +78,22 @@ def is_left_by_a_rank(stage: Stage, checks: bool) -> int:
     step = link.step
     leave(link, "enough")
     return step
+
+
+def loses_a_rank(stage: Stage) -> float:
+    """Rank 1 dies before a dense step and cannot say so; how long the others took to notice."""
+    wired = stage.ddp(build(), bucket_cap_mb=0.005)
+    link = join(wired, AUTO)
+    follow(link, {})
+    for step in range(3):
+        backward(stage, wired, step)
+    if stage.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    raises(CommError, lambda: backward(stage, wired, 3))
+    seconds = time.monotonic() - start
+    leave(link, "enough")
+    return seconds
 
 
 def schedule_fails(stage: Stage) -> str:

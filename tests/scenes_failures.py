@@ -77,7 +77,7 @@ def sends_noise(stage: Stage) -> list[str]:
 
 def cannot_encode(stage: Stage) -> str:
     """Rank 2 fails on its own, before it has anything to send."""
-    return fails_to_encode(stage, MemoryError if stage.rank == 2 else PeerError, within=5)
+    return fails_to_encode(stage, MemoryError if stage.rank == 2 else PeerError, within=15)
 
 
 def fails_to_encode(stage: Stage, kinds: Any, within: float, **settings: Any) -> str:

@@ -103,7 +103,7 @@ def refuses(stage: Stage, what: str, everywhere: bool) -> str:
     begin = time.monotonic()
     with _without_zstandard(what == "zstd"):
         text = raises(Exception, lambda: attach(wired, **mine))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 15
     expected = words if everywhere or stage.rank == 1 else f"PeerFailed: rank 1 could not attach: {words}"
     assert text.startswith(expected), text
     with attach(wired, EXACT):  # and the model is as it was

@@ -140,7 +140,7 @@ def test_a_rank_that_raises_ends_the_others_and_its_error_comes_out(wait: str) -
     assert caught.value.__notes__ == ["raised by rank 1"]
     assert len(seen) == 2
     assert all(wait in text and "rank 1 raised Broken" in text for text in seen)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 def test_a_rank_that_raises_ends_those_that_wait_in_a_part() -> None:
@@ -157,7 +157,7 @@ def test_a_rank_that_raises_ends_those_that_wait_in_a_part() -> None:
     begin = time.monotonic()
     with pytest.raises(Broken, match="my own"):
         run_ranks(4, fn)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 def test_a_rank_that_returns_early_is_noticed_in_a_part() -> None:
@@ -186,7 +186,7 @@ def test_a_rank_that_never_arrives_is_named(stuck: list[int]) -> None:
     assert f"ranks {stuck} did not arrive within 0.3 s" in str(caught.value)
     assert "all_gather" in str(caught.value)
     assert isinstance(caught.value, TimeoutError)
-    assert 0.3 <= time.monotonic() - begin < 5
+    assert 0.3 <= time.monotonic() - begin < 15
 
 
 def test_a_receive_that_nobody_answers_times_out() -> None:
@@ -203,7 +203,7 @@ def test_a_rank_that_returns_early_is_noticed_at_once() -> None:
     begin = time.monotonic()
     with pytest.raises(CommMismatch, match=r"barrier\(\): ranks \[2\] ended without it"):
         run_ranks(3, lambda comm: comm.barrier() if comm.rank != 2 else None)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize(

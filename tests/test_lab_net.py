@@ -171,7 +171,7 @@ def test_it_can_be_stopped_while_nobody_reads_its_output(monkeypatch):
         monkeypatch.setattr(sys, "stdout", full)
         start = time.monotonic()
         Commands(["yes"], [Place()] * 2).close()
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 20
 
 
 def test_what_ranks_print_while_they_are_stopped_is_passed_on():
@@ -193,11 +193,11 @@ def test_output_of_python_is_not_held_back_unless_the_user_wants_so(monkeypatch)
 
 
 def test_a_process_that_has_hidden_and_holds_the_outputs_is_waited_for_once(monkeypatch, capfd):
-    monkeypatch.setattr(commands, "GRACE", 1.0)
+    monkeypatch.setattr(commands, "GRACE", 2.5)
     start = time.monotonic()
-    with Commands(["sh", "-c", "setsid env -i sleep 6 & echo up"], [Place()] * 2) as ranks:
+    with Commands(["sh", "-c", "setsid env -i sleep 15 & echo up"], [Place()] * 2) as ranks:
         assert ranks.run() == 0
-    assert time.monotonic() - start < 1.9 and capfd.readouterr().out.count("up") == 2
+    assert time.monotonic() - start < 4.9 and capfd.readouterr().out.count("up") == 2
 
 
 @pytest.mark.parametrize("words", [["--rate", "1mbit"], ["--rates", "1mbit", "unlimited"], ["--change", "1s:1mbit"]])

@@ -28,7 +28,7 @@ def test_a_rank_killed_at_any_moment_costs_nothing_that_was_saved(tmp_path: Path
         victim = int(line["moment"].split(":")[0])
         alive = [found for rank, found in enumerate(line["survivors"]) if rank != victim]
         assert line["survivors"][victim] is None, line
-        assert all(found and found["seconds"] < TIMEOUT + 4 for found in alive), line
+        assert all(found and found["seconds"] < TIMEOUT + 15 for found in alive), line
         assert len({(found["end"], found["meetings"]) for found in alive}) == 1, line
         assert {found["end"] for found in line["resumed"]} == ends, line
     assert len({line["resumed"][0]["begin"] for line in lines}) > 2

@@ -71,6 +71,16 @@ def test_a_dense_step_that_a_rank_has_left_is_counted_by_none(ranks: Pool, check
     assert ranks.play("auto_ends.is_left_by_a_rank", checks=checks) == [3, 3, 3]
 
 
+@pytest.mark.timeout(240)  # ranks of its own to start
+def test_a_rank_that_is_killed_in_dense_steps_keeps_nobody_waiting(ranks: Pool, tmp_path: Path) -> None:
+    mortals = Pool(tmp_path)
+    try:
+        told = mortals.play("auto_ends.loses_a_rank", lost=[1])
+    finally:
+        mortals.close()
+    assert max(told[0], told[2]) < 15  # not by the group's timeout
+
+
 def test_a_schedule_that_fails_at_a_switch_is_told_to_all(ranks: Pool) -> None:
     texts = ranks.play("auto_ends.schedule_fails")
     assert all("ZeroDivisionError" in text for text in texts) and "rank 1" in texts[0]

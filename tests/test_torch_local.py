@@ -46,7 +46,7 @@ def test_a_model_inside_ddp_is_refused(ranks: Pool) -> None:
 @pytest.mark.parametrize("overlap", [0, 2])
 def test_when_one_rank_raises_the_others_hear_why_at_once(ranks: Pool, where: str, overlap: int) -> None:
     told = ranks.play("local.one_raises", where=where, overlap=overlap)
-    assert max(rank["seconds"] for rank in told) < 10
+    assert max(rank["seconds"] for rank in told) < 15
     assert told[1]["text"].startswith("ValueError: no such file")
     for rank in (0, 2):
         assert told[rank]["text"].startswith("PeerFailed: another rank failed first: rank 1: ValueError: no such file")

@@ -67,14 +67,14 @@ class AutoLink(Link):
         fit: Fit | None, fourier: Fourier | None, pilot: Pilot,
     ) -> None:  # fmt: skip
         self.pilot, self.times = pilot, Times()
-        self._engine = group.comm
+        self._own, self._engine = group, group.comm
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
         needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
         self._free = not any(needs)  # of what takes an averager in dense steps, too
         self._nbytes = 0
         self._works: list[dist.Work] = []
-        self._left, self._lock = 1, threading.Lock()  # exchanges of a timed dense step: the last, and those begun
+        self._left, self._lock = 1, threading.Lock()  # exchanges on an accelerator: the last, and those begun
         self._dense_seconds = 0.0
         self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
         self._lost: CommError | None = None
@@ -145,27 +145,28 @@ class AutoLink(Link):
             return
         step, work, agreed = asked
         try:
-            work.wait()
-        except RuntimeError as error:
-            self._lost = translate("all_reduce", error)
+            self._own.wait(work)
+        except CommError as error:
+            self._lost = error
         else:
             self.pilot.decide(step, agreed.cpu().numpy())
 
     def _carry(self, buffer: torch.Tensor, is_last: bool) -> Promise:
-        """What plain DDP does with a bucket. Before a check each exchange is timed, which takes a callback."""
+        """What plain DDP does with a bucket."""
         begun, promise = self.times.timer(), future_on(buffer.device)
-        timed = buffer.device.type != "cpu" or (self.pilot.due(self.step + 1) and not self.pilot.due(self.step))
         try:
             work = self._engine.start_all_reduce(buffer.div_(self.comm.size))
             if is_last:
                 self._ask()
         except CommError as error:
             return self._give_up(error, buffer, is_last)
-        if timed:
+        if buffer.device.type != "cpu":
             self._count(0 if is_last else 1)
             work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
             return self._courier.watched(promise, is_last)
         self._works.append(work)
+        if self.pilot.due(self.step + 1) and not self.pilot.due(self.step):
+            work.get_future().add_done_callback(lambda _: self.times.span(begun))  # each is timed before a check
         failed = self._wait() if is_last else None
         if failed is not None:
             return self._give_up(failed, buffer, is_last)
@@ -177,15 +178,15 @@ class AutoLink(Link):
         works, self._works = self._works, []
         for work in works:
             try:
-                work.wait()
-            except RuntimeError as error:
-                return translate("all_reduce", error)
+                self._own.wait(work)
+            except CommError as error:
+                return error
         self.times.end(busy=0.0)
         self.averager.pass_by(self._nbytes)
         return None
 
     def _count(self, more: int) -> None:
-        """A step in which exchanges are timed ends with the one that ends last."""
+        """On an accelerator, where nothing may wait, a step ends with the exchange that ends last."""
         with self._lock:
             self._left += more
             if not self._left:

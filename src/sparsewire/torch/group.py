@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from contextlib import suppress
 
 import torch.distributed as dist
@@ -10,11 +11,13 @@ from torch.distributed import distributed_c10d
 
 from ..comm import Communicator
 from ..comm.groups import new_group
-from ..comm.torch import TorchCommunicator
+from ..comm.torch import TorchCommunicator, translate
 from ..errors import CommError, PeerFailed
 
-FAILED = "sparsewire-failed"
+FAILED, LOST = "sparsewire-failed", "sparsewire-lost"  # who failed first, and why; a collective that the engine ended
 LONGEST = 2000  # characters of an error's text
+SLICE = datetime.timedelta(seconds=1)  # of waiting, between looks at what the others say
+GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the group is left to itself
 
 
 class CourierGroup:
@@ -40,38 +43,59 @@ class CourierGroup:
             raise self.fail(error) from error
         self.leave()
 
+    def wait(self, work: dist.Work) -> None:
+        """Until it has ended, or another rank says that it fails: of several all_reduces on their way gloo may leave
+        one waiting for sockets that are closed."""
+        while not self._is_done(work):
+            if self._says(FAILED) or self._says(LOST):
+                raise CommError("all_reduce: another rank has left")
+
+    def _is_done(self, work: dist.Work) -> bool:
+        try:
+            return work.wait(SLICE)
+        except RuntimeError as error:
+            if work.is_completed():
+                raise translate("all_reduce", error) from error
+            return False
+
     def fail(self, error: BaseException) -> BaseException:
         """Tells the others and leaves; the error to raise here.
 
         A collective that the engine ended is not the beginning of the trouble: then it is the error of the rank that
         failed first, if that could still say so.
         """
-        if type(error) is CommError and (first := self._first()):
+        if type(error) is not CommError:
+            self.tell(error)
+        elif first := self._says(FAILED):
             failed = PeerFailed(f"another rank failed first: {first}")
             failed.__cause__, error = error, failed
-        elif type(error) is not CommError:
-            self.tell(error)
+        else:
+            self._write(LOST, str(error))
         self.leave()
         return error
 
     def tell(self, error: BaseException) -> None:
         """Writes down, for the others, that this rank fails; unless one of them was first."""
-        text = f"rank {self.comm.rank}: {type(error).__name__}: {error}"[:LONGEST]
-        with suppress(RuntimeError):  # the rank that keeps the store may be gone
-            self._store.compare_set(FAILED, "", text)
+        self._write(FAILED, f"rank {self.comm.rank}: {type(error).__name__}: {error}")
 
-    def _first(self) -> str:
+    def _write(self, key: str, text: str) -> None:
+        with suppress(RuntimeError):  # the rank that keeps the store may be gone
+            self._store.compare_set(key, "", text[:LONGEST])
+
+    def _says(self, key: str) -> str:
         with suppress(RuntimeError):
-            return str(self._store.get(FAILED).decode()) if self._store.check([FAILED]) else ""
+            return str(self._store.get(key).decode()) if self._store.check([key]) else ""
         return ""
 
     def leave(self) -> None:
-        """Closes the sockets, which the last reference to the group does."""
+        """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
         own, self._group = self._group, None
         if own is not None and dist.is_initialized():
             dist.destroy_process_group(own)
         del own
-        self.comm.close()
+        closing = threading.Thread(target=self.comm.close, name="sparsewire-leaves", daemon=True)
+        closing.start()
+        closing.join(GRACE)
 
 
 class GivenGroup:

@@ -27,13 +27,12 @@ from ..sparse import Sparse
 from ..transform import Fourier, computed_by
 from .bucket import Bucket, to_coo
 from .courier import Courier, Parcel
-from .group import CourierGroup
+from .group import GRACE, CourierGroup
 from .hook import HookState
 from .optimizers import Fit
 from .tensors import to_arrays, to_tensors
 
 logger = logging.getLogger("sparsewire")
-GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the courier is left to itself
 
 
 class Link:
