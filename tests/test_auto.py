@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sparsewire.auto import Auto, Pilot, Sample, Steered, Times, Wheel, read_auto
+from sparsewire.auto.rates import Rates
 from sparsewire.auto.trial import link_of, measure_codecs, measure_link, probe, probe_size, survey
 from sparsewire.comm import run_ranks
 from sparsewire.cost.coded import Speeds
@@ -248,12 +249,38 @@ def test_codecs_are_measured_and_agreed_on():
 
 
 def test_a_probe_tells_latency_and_rate():
-    ticks = iter(np.cumsum([0.0, 5.0, 0.0, 2.0, 0.0, 0.5, 0.0, 3.0]).tolist())
+    spent = [5.0, 0.2, 0.5, 2.0, 0.7, 3.0]  # the first waits for others, the second finds a full token bucket
+    ticks = iter(np.cumsum([tick for one in spent for tick in (0.0, one)]).tolist())
     small, large = run_ranks(1, lambda comm: probe(comm, 4000, timer=lambda: next(ticks)))[0]
     assert (small, large) == (0.5, 2.0)
     assert run_ranks(2, lambda comm: measure_link(comm, 0.001).byte > 0) == [True, True]
     assert probe_size(8e-7, 4, 0.03) == 1 << 17 and probe_size(1e-8, 4, 0.03) == 2_000_000
     assert link_of(0.75, 2.0, 4000, 4) == Link(0.125, pytest.approx(1.25 / 6000))
+
+
+def test_the_link_stays_the_same_until_two_probes_running_tell_of_another():
+    rates = Rates.of(SLOW)
+    rates.bias, rates.matched = 2.0, True
+    known, found = 8e-8, 4e-9
+    for byte, then in [(3.5e-8, known), (1e-8, known), (4e-8, known), (1e-8, known), (8e-8, known), (1e-9, known),
+                       (2e-9, found), (1.7e-9, found), (2.4e-9, found)]:  # fmt: skip
+        rates.learn_probe(Link(5e-5, byte))
+        assert rates.byte == pytest.approx(then)
+    assert rates.probed == 2.4e-9 and not rates.doubt
+    again = Rates.of(FAST).loaded(rates.saved())
+    assert again == rates
+
+
+def test_noisy_probes_do_not_set_schemes_against_each_other():
+    """The others' predictions move only with what is measured of steps, not with each probe."""
+    world = World(SLOW, numel=25_000_000, noise=0.05)
+    world.run(40)
+    known = world.pilots[0].link
+    probed = world._probe
+    world._probe = lambda nbytes: tuple(one * world.draw.uniform(0.85, 1.2) for one in probed(nbytes))
+    before = len(world.pilots[0].switches)
+    world.run(300)
+    assert world.pilots[0].link == known and len(world.pilots[0].switches) - before <= 2
 
 
 # --- times -------------------------------------------------------------------------------------------------------

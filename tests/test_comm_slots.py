@@ -73,7 +73,7 @@ def test_slots_settle_at_little_padding_whatever_came_before(first: int, then: i
 
     [(calls, sent)] = run_ranks(1, fn)
     assert calls == 1
-    assert sent <= max(512, then * 4 / 3 + 8)
+    assert sent <= max(512, then * 8 / 7 + 8)
 
 
 def test_channels_share_buffers_that_shrink_with_the_largest() -> None:

@@ -144,7 +144,8 @@ class Averager:
         return Open(buffer, Layout((), buffer.slices), [], dense, True, finite)
 
     def _run(self, pieces: list[Piece], plan: Scheme) -> list[Outcome]:
-        turn = Turn(plan, self.nodes.across, self.step, self.settings.seed, self.clock)
+        label = f" {plan.indices} {plan.values}"
+        turn = Turn(plan, self.nodes.across, self.step, self.settings.seed, self.clock, label)
         return list(plan.exchange.exchange(pieces, turn)) if pieces else []
 
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:

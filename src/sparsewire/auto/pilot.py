@@ -28,7 +28,7 @@ from ..kernels import Array
 from ..scheme import Scheme
 from .rates import Rates
 from .settings import Wheel
-from .trial import LEAST, link_of, probe_size
+from .trial import LEAST, REPEAT, link_of, probe_size
 
 logger = logging.getLogger("sparsewire")
 DENSE, TRIED = "dense", "tried, for it may be faster"
@@ -123,7 +123,7 @@ class Pilot:
         last = self.samples[-1].parts if self.samples else ()
         middle = [self._middle(name) for name in ("seconds", "rest", "busy")]
         timed = min((sample.seconds for sample in self.samples if sample.busy), default=middle[0])
-        least = [-middle[2], probe[0], -probe[1]]
+        least = [-middle[2], -probe[0], -probe[1]]
         return np.array([*middle[:2], timed, *least, *(part.ready for part in last)], np.float64)
 
     def _middle(self, name: str) -> float:
@@ -170,7 +170,7 @@ class Pilot:
         self.measured, self.compute = seconds, Compute(rest, parts)
         self.usual = min(seconds, timed)
         if probe_bytes:
-            self.rates.learn_probe(link_of(small, -large, probe_bytes, self._size))
+            self.rates.learn_probe(link_of(-small, -large, probe_bytes, self._size))
         if self.choice == 0 and busy:
             self.rates.learn_dense(-busy, parts, self._size)
         self.samples = []
@@ -253,7 +253,10 @@ class Pilot:
             logger.info("auto: from step %d on %s: %s", step, now, why)
 
     def _plan_probe(self, step: int) -> None:
-        spent, (low, high) = 2 * (PROBE_SECONDS + self._size * self.link.latency), PROBE_STEPS
+        if self.rates.doubt:
+            self.next_probe = step + SETTLE
+            return
+        spent, (low, high) = (1 + REPEAT) * (PROBE_SECONDS + self._size * self.link.latency), PROBE_STEPS
         self.next_probe = step + int(min(high, max(low, spent / max(LEAST, PROBE_SHARE * self.measured))))
 
     # --- what is told, and saved ---

@@ -12,6 +12,7 @@ from ..cost.volume import all_reduce
 from .trial import LEAST
 
 BIAS, GROWTH = (0.1, 20.0), 1.5
+STEADY = 1.3  # times: rates that differ less are one
 ALIKE = 5.0  # times: a bias that differs more from the one before is of a rate that has changed meanwhile
 
 
@@ -20,7 +21,8 @@ class Rates:
     """The link as dense steps see it. Probes see another rate, by the factor `bias`.
 
     The first dense steps are compared with the probe before them, later ones with the first probe after them, unless
-    the rate has changed in between.
+    the rate has changed in between. What is known of different schemes can be compared only as long as the link is
+    taken for the same: so it stays as it is until two probes running tell of another.
     """
 
     latency: float
@@ -29,6 +31,7 @@ class Rates:
     bias: float = 1.0
     matched: bool = False  # whether dense steps and a probe have been compared
     unmatched: bool = False  # whether the next probe is to be
+    doubt: int = 0  # whether the last probe told of a slower link, 1, or of a faster one, −1
 
     @classmethod
     def of(cls, link: Link) -> Rates:
@@ -43,9 +46,15 @@ class Rates:
         if self.unmatched:
             self._match()
             self.unmatched = False
-        # A rank that is late looks like latency, so that may grow by little.
-        self.latency = min(found.latency, GROWTH * self.latency) if self.latency else found.latency
-        self.byte = self.probed * self.bias
+        byte = self.probed * self.bias
+        ratio = byte / max(self.byte, LEAST)
+        differs = int(ratio >= STEADY) - int(ratio <= 1 / STEADY)
+        certain = differs != 0 and differs == self.doubt
+        if certain:
+            # A rank that is late looks like latency, so that may grow by little.
+            self.latency = min(found.latency, GROWTH * self.latency) if self.latency else found.latency
+            self.byte = byte
+        self.doubt = 0 if certain else differs
 
     def learn_dense(self, busy: float, parts: Iterable[Part], size: int) -> None:
         """From the seconds in which the exchanges of a dense step went on."""

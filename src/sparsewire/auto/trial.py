@@ -23,6 +23,7 @@ from ..scheme import Scheme
 MOST, CODED = 1 << 22, 1 << 20  # elements of the noise: more than caches hold; and of what is coded
 SECONDS, STEPS = 0.05, 4  # that steps on it are timed for; and steps, at least
 PROBE = (1 << 17, 1 << 22)  # bytes of a probe, at least and at most
+REPEAT = 2  # all_reduces of it that count; one more does not
 LEAST = 1e-12  # seconds per byte
 BURST = 0.004  # seconds that each codec is timed for
 Timer = Callable[[], float]
@@ -62,15 +63,20 @@ def _step(averager: Averager, x: Array, numbers: Array, timer: Timer) -> tuple[f
     return middle - start, timer() - middle
 
 
-def probe(comm: Communicator, nbytes: int, repeat: int = 2, timer: Timer = time.perf_counter) -> tuple[float, float]:
-    """Least seconds of an all_reduce of one number, which lets the ranks meet, and of one of so many bytes after it."""
+def probe(
+    comm: Communicator, nbytes: int, repeat: int = REPEAT, timer: Timer = time.perf_counter
+) -> tuple[float, float]:
+    """Least seconds of an all_reduce of one number, which lets the ranks meet, and of one of so many bytes after it.
+
+    The first of each is not counted: it waits for ranks that come late, and a link that was idle may let some bytes
+    pass at once (a token bucket).
+    """
     spent = []
-    for count in [1, max(1, nbytes // 4)] * repeat:
+    for count in [1, max(1, nbytes // 4)] * (1 + repeat):
         numbers, start = np.zeros(count, np.float32), timer()
         comm.all_reduce(numbers)
         spent.append(timer() - start)
-    # The first one also waits for ranks that come late.
-    return min(spent[2::2] or spent[:1]), min(spent[1::2])
+    return min(spent[2::2]), min(spent[3::2])
 
 
 def link_of(small: float, large: float, nbytes: int, size: int) -> Link:
@@ -85,16 +91,16 @@ def probe_size(byte: float, size: int, seconds: float, most: int = PROBE[1]) -> 
     return int(min(most, max(PROBE[0], seconds / max(byte, LEAST) / moved)))
 
 
-def measure_link(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = 2) -> Link:
-    """The slowest rank's latency and rate, by probes that take about so long and have `most` bytes at most.
+def measure_link(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = REPEAT) -> Link:
+    """Latency and rate, by probes that take about so long and have `most` bytes at most. Every rank calls it.
 
-    A link that lets some bytes pass at once looks faster than it is to short probes. Every rank calls it.
+    The slowest rank's link makes an all_reduce slow for all of them; the least that any rank measured has no pause.
     """
     nbytes, link = PROBE[0], Link(0.0, 0.0)
     for _ in range(2):
         small, large = probe(comm, nbytes, repeat)
-        told = comm.all_reduce(np.array([small, -large]), "max").tolist()
-        link = link_of(told[0], -told[1], nbytes, comm.size)
+        told = comm.all_reduce(np.array([-small, -large]), "max").tolist()
+        link = link_of(-told[0], -told[1], nbytes, comm.size)
         nbytes = probe_size(link.byte, comm.size, seconds, most)
     return link
 

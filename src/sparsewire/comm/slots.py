@@ -181,11 +181,11 @@ class _Channel:
         return self.label & ~1
 
     def adapt(self, largest: int) -> None:
-        """Grow when a payload did not fit; shrink at once below half, below 3/4 only when it lasts.
+        """Grow when a payload did not fit; shrink at once below half, below 7/8 only when it lasts.
 
         Too small costs one more collective, too large costs padding on every step.
         """
-        self._loose = self._loose + 1 if 4 * largest < 3 * self.capacity else 0
+        self._loose = self._loose + 1 if 8 * largest < 7 * self.capacity else 0
         self._peak = max(self._peak, largest) if self._loose else 0
         if largest > self.capacity or 2 * largest < self.capacity:
             self._resize(largest)

@@ -39,7 +39,7 @@ class AllGather(Exchange):
 
     def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
         """Moves the pieces' frames; no buffer is written."""
-        return gather_pieces(pieces, turn, pieces[0].name if pieces else "", self.mean)
+        return gather_pieces(pieces, turn, turn.channel(pieces), self.mean)
 
 
 def gather_pieces(pieces: Sequence[Piece], turn: Turn, channel: str, rule: str = "all") -> list[Outcome]:

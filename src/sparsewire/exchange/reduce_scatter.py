@@ -46,7 +46,7 @@ class ReduceScatter(Exchange):
 
     def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
         """Moves the pieces' slices; no buffer is written."""
-        shares = Shares(turn.comm, pieces[0].name if pieces else "", turn.clock)
+        shares = Shares(turn.comm, turn.channel(pieces), turn.clock)
         shares.select(pieces, turn)
         ROUTES[self.route](shares)
         return shares.gather()

@@ -48,7 +48,7 @@ class Shared(Exchange):
 
     def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
         """Moves the pieces' entries; no buffer is written."""
-        channel = pieces[0].name if pieces else ""
+        channel = turn.channel(pieces)
         try:
             way = WAYS[self._way(pieces)](pieces, turn)
         except BaseException:
@@ -75,7 +75,7 @@ class Shared(Exchange):
 
     def _gather(self, pieces: list[Piece], turn: Turn) -> list[Outcome]:
         """On a channel of its own: slots as large as frames would be sent for digests as well."""
-        return gather_pieces(pieces, turn, f"{pieces[0].name} frames") if pieces else []
+        return gather_pieces(pieces, turn, f"{turn.channel(pieces)} frames") if pieces else []
 
 
 def _offer(look: Look, support: Support, turn: Turn) -> Offer:

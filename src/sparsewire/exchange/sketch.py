@@ -91,7 +91,7 @@ class Sketch(Exchange):
             call = Call.of(pieces, turn)
             note = call.note(str(self))
         except BaseException:
-            self.refuse(turn.comm, pieces[0].name if pieces else "")
+            self.refuse(turn.comm, turn.channel(pieces))
             raise
         with turn.clock("exchange"):
             notes = tell(note, turn.comm, call.channel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -48,6 +48,11 @@ class Turn:
     step: int = 0
     seed: int = 0
     clock: Clock = field(default_factory=Clock)
+    label: str = ""  # of the channels, where schemes alternate
+
+    def channel(self, pieces: Sequence[Piece]) -> str:
+        """Where these pieces' messages travel: an engine's slots are as large as a channel's last messages."""
+        return (pieces[0].name if pieces else "") + self.label
 
     def seal(self, piece: Piece) -> Sealed:
         """The frame of a piece's selection; the piece's buffers are only read."""

@@ -92,7 +92,7 @@ class Call:
 
     @property
     def channel(self) -> str:
-        return self.pieces[0].name if self.pieces else ""
+        return self.turn.channel(self.pieces)
 
     def note(self, settings: str) -> Note:
         frames, support = [one.fields for one in self.sealed], blake2b(digest_size=DIGEST)
