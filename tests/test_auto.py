@@ -11,6 +11,7 @@ import pytest
 
 from sparsewire.auto import Auto, Pilot, Sample, Steered, Times, Wheel, read_auto
 from sparsewire.auto.rates import Rates
+from sparsewire.auto.samples import Computing
 from sparsewire.auto.trial import link_of, measure_codecs, measure_link, probe, probe_size, survey
 from sparsewire.comm import run_ranks
 from sparsewire.cost.coded import Speeds
@@ -281,6 +282,34 @@ def test_noisy_probes_do_not_set_schemes_against_each_other():
     before = len(world.pilots[0].switches)
     world.run(300)
     assert world.pilots[0].link == known and len(world.pilots[0].switches) - before <= 2
+
+
+def test_what_steps_compute_is_a_mean_until_the_training_changes():
+    computing, found = Computing(), []
+    for rest, numel in [(1.0, 5), (1.2, 5), (1.1, 5), (4.0, 5), (4.2, 5), (4.2, 6)]:
+        found.append(computing.add(Compute(rest, [Part(0.0, numel, 20), Part(rest / 2, numel, 20)])).rest)
+    assert found == pytest.approx([1.0, 1.1, 1.1, 4.0, 4.1, 4.2])
+
+
+@pytest.mark.parametrize("best", range(1, 1 + len(PLANS)))
+def test_the_best_of_close_schemes_is_found_from_a_few_noisy_steps(best):
+    """Schemes 4 % apart, steps that differ by 3 %, a pause in every fifth: in nearly all trainings, and soon."""
+    found = []
+    for seed in range(20):
+        world = World(SLOW, numel=25_000_000, noise=0.03)
+        world.draw = np.random.default_rng(seed)
+        base = [world.seconds(way) for way in range(1 + len(PLANS))]
+        world.factors[1:] = [base[1] * (1 if way == best else 1.04) / base[way] for way in range(1, 1 + len(PLANS))]
+        sample = world._sample
+
+        def paused(way, world=world, sample=sample):
+            one = sample(way)
+            return replace(one, seconds=one.seconds + 5, rest=one.rest + 5) if world.step % 5 == 0 else one
+
+        world._sample = paused
+        world.run(30)
+        found.append(world.pilots[0].choice == best)
+    assert sum(found) >= 16
 
 
 # --- times -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ then (`Rates`).
 from __future__ import annotations
 
 import logging
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
@@ -27,6 +26,7 @@ from ..cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
 from ..kernels import Array
 from ..scheme import Scheme
 from .rates import Rates
+from .samples import Computing, Sample, typical
 from .settings import Wheel
 from .trial import LEAST, REPEAT, link_of, probe_size
 
@@ -46,17 +46,7 @@ PROBE_SECONDS = 0.02  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 30)  # of the time that probes may take; steps between them
 FELL = 0.85  # times the step of the check before: shorter compressed steps may be a faster link, and call for a probe
 CORRECTION = (0.01, 100.0)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A step as this rank saw it: its seconds, those before its first bucket, those in which a dense exchange went on
-    (0 if that was not timed), and its buckets."""
-
-    seconds: float
-    rest: float
-    busy: float
-    parts: tuple[Part, ...]
+MODEL = 0.05  # checks of a scheme's steps that the model counts as much as
 
 
 @dataclass(frozen=True)
@@ -92,6 +82,7 @@ class Pilot:
         self.begun, self.known = 0, 0.0  # the step after the start or a load; seconds of a step before that
         self.next_probe = 0
         self.compute = self.dense_compute = Compute(0.0, ())  # of the last steps; of the last dense ones
+        self._computing = Computing()
         self.predictions: list[float] = []
         self.measured = self.usual = 0.0
         self.reason = "dense until it is measured"
@@ -121,15 +112,10 @@ class Pilot:
     def report(self, probe: tuple[float, float] = (0.0, 0.0)) -> Array:
         """What this rank measured, for a maximum over the ranks: negative where the least counts."""
         last = self.samples[-1].parts if self.samples else ()
-        middle = [self._middle(name) for name in ("seconds", "rest", "busy")]
-        timed = min((sample.seconds for sample in self.samples if sample.busy), default=middle[0])
-        least = [-middle[2], -probe[0], -probe[1]]
-        return np.array([*middle[:2], timed, *least, *(part.ready for part in last)], np.float64)
-
-    def _middle(self, name: str) -> float:
-        found = [getattr(sample, name) for sample in self.samples]
-        # Of two, not the one with a pause in it.
-        return statistics.median_low(filter(None, found)) if any(found) else 0.0
+        seconds, rest, busy = (typical(self.samples, name) for name in ("seconds", "rest", "busy"))
+        timed = min((sample.seconds for sample in self.samples if sample.busy), default=seconds)
+        least = [-seconds, -busy, -probe[0], -probe[1]]
+        return np.array([seconds, rest, timed, *least, *(part.ready for part in last)], np.float64)
 
     # --- what follows from it ---
 
@@ -163,11 +149,13 @@ class Pilot:
         return first and (not self.known or self.measured > COLD * self.known)
 
     def _learn(self, agreed: Array, probe_bytes: int) -> None:
-        seconds, rest, timed, busy, small, large, *ready = (float(number) for number in agreed)
+        longest, rest, timed, shortest, busy, small, large, *ready = (float(number) for number in agreed)
+        seconds = (longest - shortest) / 2  # ranks end a step together, but for the noise of their clocks and cores
         parts = [replace(part, ready=at) for part, at in zip(self.samples[-1].parts, ready, strict=True)]
         if seconds < FELL * self.measured:
             self.next_probe = 0
-        self.measured, self.compute = seconds, Compute(rest, parts)
+        found = Compute(rest, parts)
+        self.measured, self.compute = seconds, found if self.choice == 0 else self._computing.add(found)
         self.usual = min(seconds, timed)
         if probe_bytes:
             self.rates.learn_probe(link_of(-small, -large, probe_bytes, self._size))
@@ -190,14 +178,14 @@ class Pilot:
         return self.usual if self.choice == 0 else self.measured
 
     def _factor(self, way: int, usual: float) -> float:
-        """A scheme's correction counts the more against the usual one the more often it was looked at: which of several
-        is the shortest should not depend on the noise of a few steps."""
+        """A scheme's correction counts the more against the usual one the more often it was looked at."""
         own, seen = self.corrections[way], self.visits[way]
         if way == 0:
             return 1.0 if own is None else own
         if own is None:
             return usual
-        return usual ** (1 / (1 + seen)) * own ** (seen / (1 + seen))
+        share = seen / (seen + MODEL)
+        return float(usual ** (1 - share) * own**share)
 
     def _model(self, way: Scheme | None) -> float:
         """Backward takes longer while a scheme computes, so dense steps have their own."""
@@ -245,7 +233,7 @@ class Pilot:
             soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
             self.hold = min(LONGEST, 2 * self.hold) if soon else HOLD
         if self.choice == 0:
-            self.rates.unmatched, self.next_probe = True, step
+            self.rates.unmatched, self.next_probe, self._computing = True, step, Computing()
         self.choice, self.since, self.reason, self.wanted = target, step, why, None
         self.trial = target == 0 and reason == TRIED
         self.next_check, self._wheel.plan = step + SETTLE, self.ways[target]

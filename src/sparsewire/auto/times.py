@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from ..cost.step import Part
-from .pilot import Sample
+from .samples import Sample
 from .trial import Timer
 
 

@@ -31,7 +31,7 @@ from .tables import number, publish, table
 PLAIN, HALF = "plain DDP", "torch's fp16 hook"
 MORE = ("exchange=shared(support=leader)",)  # what `auto` does not try
 MARGIN = 1.05  # times shorter, for a scheme to be worth it
-PROBE, LARGEST, PROBES = 0.5, 1 << 25, 4  # seconds of one; bytes, at most; how many
+PROBE, LARGEST, PROBES = 0.5, 1 << 25, 3  # seconds of one; bytes, at most; how many count
 WIRE = 1514 / 1448  # bytes of a full packet, to those of it that are not headers
 COLUMNS = ["", "step ms", "× faster", "MB sent", "own codecs ms", "scheme"]
 
