@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..cost.model import Link
-from ..cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
+from ..cost.step import Codecs, Compute, coding, dense_step, sparse_step
 from ..kernels import Array
 from ..scheme import Scheme
 from .rates import Rates
-from .samples import Computing, Sample, typical
+from .samples import Sample, alike, load, save, typical
 from .settings import Wheel
 from .trial import LEAST, REPEAT, link_of, probe_size
 
@@ -39,6 +39,7 @@ SETTLE = 3  # steps from a switch to the check of what it brought: the first of 
 WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
 TRY = 2.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
+WARM = 1  # steps more that are not counted after dense ones
 AGAIN = 1.25  # times the step in use: predicted within that, dense is tried again
 SPENT = 0.01  # of the time that trying dense may take where it is predicted to be slower than that
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
@@ -77,12 +78,13 @@ class Pilot:
         self.corrections: list[float | None] = [None] * len(self.ways)
         self.visits = [0] * len(self.ways)  # checks of steps that went this way
         self.wanted: int | None = None
+        self._was_dense = False  # whether the steps before the last switch were
         self.last_dense, self.trial = 0, False  # the last dense step; whether dense is in use to be measured again
         self.next_check = max(2, first - 1)
         self.begun, self.known = 0, 0.0  # the step after the start or a load; seconds of a step before that
-        self.next_probe = 0
-        self.compute = self.dense_compute = Compute(0.0, ())  # of the last steps; of the last dense ones
-        self._computing = Computing()
+        self.next_probe, self._ask_again = 0, False
+        self.compute = Compute(0.0, ())  # of the last steps
+        self.computes: list[Compute | None] = [None] * len(self.ways)  # of the last ones that went this way
         self.predictions: list[float] = []
         self.measured = self.usual = 0.0
         self.reason = "dense until it is measured"
@@ -96,7 +98,7 @@ class Pilot:
 
     def note(self, step: int, sample: Sample) -> None:
         """A step that has ended; the first one after a switch is not like the others."""
-        if step > self.since:
+        if step > self.since + (WARM if self._was_dense else 0):
             self.samples = [*self.samples, sample][-WINDOW:]
 
     def due(self, step: int) -> bool:
@@ -129,7 +131,8 @@ class Pilot:
             self.next_check = self.begun + EVERY
             return
         if self.choice == 0:
-            self.last_dense, self.dense_compute = step, self.compute
+            self.last_dense = step
+        self.computes[self.choice] = self.compute
         self._predict()
         if probe_bytes:
             self._plan_probe(step)
@@ -154,17 +157,16 @@ class Pilot:
         parts = [replace(part, ready=at) for part, at in zip(self.samples[-1].parts, ready, strict=True)]
         if seconds < FELL * self.measured:
             self.next_probe = 0
-        found = Compute(rest, parts)
-        self.measured, self.compute = seconds, found if self.choice == 0 else self._computing.add(found)
+        self.measured, self.compute = seconds, Compute(rest, parts)
         self.usual = min(seconds, timed)
         if probe_bytes:
-            self.rates.learn_probe(link_of(-small, -large, probe_bytes, self._size))
+            self._ask_again = self.rates.learn_probe(link_of(-small, -large, probe_bytes, self._size))
         if self.choice == 0 and busy:
             self.rates.learn_dense(-busy, parts, self._size)
         self.samples = []
 
     def _predict(self) -> None:
-        modelled = [self._model(way) for way in self.ways]
+        modelled = [max(LEAST, self._model(way)) for way in range(len(self.ways))]
         new, old = _within(CORRECTION, self._typical() / modelled[self.choice]), self.corrections[self.choice]
         self.corrections[self.choice] = new if old is None or self.choice == 0 else (old * new) ** 0.5
         self.visits[self.choice] += 1
@@ -187,12 +189,14 @@ class Pilot:
         share = seen / (seen + MODEL)
         return float(usual ** (1 - share) * own**share)
 
-    def _model(self, way: Scheme | None) -> float:
-        """Backward takes longer while a scheme computes, so dense steps have their own."""
-        if way is None:
-            return max(LEAST, dense_step(self.dense_compute, self.link, self._size))
-        compute = self.compute.late() if self._late else self.compute
-        return max(LEAST, sparse_step(way, self._codecs[way], compute, self.link, self._size))
+    def _model(self, way: int) -> float:
+        """Backward takes longer while a scheme computes, so each way has its own: as long as the link stays the same,
+        its steps are predicted to take what they took."""
+        plan, own = self.ways[way], self.computes[way]
+        if plan is None:
+            return dense_step(own or self.compute, self.link, self._size)
+        compute = own if own is not None and alike(own, self.compute) else self.compute
+        return sparse_step(plan, self._codecs[plan], compute.late() if self._late else compute, self.link, self._size)
 
     def _target(self, step: int) -> tuple[int, str]:
         """The way to go, and why."""
@@ -226,22 +230,22 @@ class Pilot:
         return clear or (twice and (not self.switches or step - self.since >= self.hold))
 
     def _switch(self, step: int, target: int, reason: str) -> None:
-        was, now = self._names[self.choice], self._names[target]
+        was, now, self._was_dense = self._names[self.choice], self._names[target], self.choice == 0
         why = f"{reason}: {_ms(self.predictions[target])} a step, {was} {_ms(self.predictions[self.choice])}"
         self.switches.append(Switch(step, was, now, why))
         if 0 in (self.choice, target):
             soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
             self.hold = min(LONGEST, 2 * self.hold) if soon else HOLD
         if self.choice == 0:
-            self.rates.unmatched, self.next_probe, self._computing = True, step, Computing()
+            self.rates.unmatched, self.next_probe = True, step
         self.choice, self.since, self.reason, self.wanted = target, step, why, None
         self.trial = target == 0 and reason == TRIED
-        self.next_check, self._wheel.plan = step + SETTLE, self.ways[target]
+        self.next_check, self._wheel.plan = step + SETTLE + WARM * self._was_dense, self.ways[target]
         if self._speaks:
             logger.info("auto: from step %d on %s: %s", step, now, why)
 
     def _plan_probe(self, step: int) -> None:
-        if self.rates.doubt:
+        if self._ask_again:
             self.next_probe = step + SETTLE
             return
         spent, (low, high) = (1 + REPEAT) * (PROBE_SECONDS + self._size * self.link.latency), PROBE_STEPS
@@ -272,8 +276,7 @@ class Pilot:
             **{name: getattr(self, name) for name in SAVED},
             "corrections": list(self.corrections),
             "visits": list(self.visits),
-            "dense_rest": self.dense_compute.rest,
-            "dense_parts": [list(astuple(part)) for part in self.dense_compute.parts],
+            "computes": [save(one) for one in self.computes],
             **self.rates.saved(),
             "switches": [asdict(one) for one in self.switches],
         }
@@ -290,7 +293,7 @@ class Pilot:
         for name in SAVED:
             setattr(self, name, state[name])
         self.corrections, self.visits = list(state["corrections"]), list(state["visits"])
-        self.dense_compute = Compute(state["dense_rest"], [Part(*part) for part in state["dense_parts"]])
+        self.computes = [load(one) for one in state["computes"]]
         self.rates = self.rates.loaded(dict(state))
         self.switches = [Switch(**one) for one in state["switches"]]
         self._wheel.plan, self.known = self.ways[self.choice], self.measured

@@ -41,7 +41,8 @@ class Rates:
     def link(self) -> Link:
         return Link(self.latency, self.byte)
 
-    def learn_probe(self, found: Link) -> None:
+    def learn_probe(self, found: Link) -> bool:
+        """Whether another probe should follow soon: the link may be, or is, another one."""
         self.probed = max(found.byte, LEAST)
         if self.unmatched:
             self._match()
@@ -55,12 +56,14 @@ class Rates:
             self.latency = min(found.latency, GROWTH * self.latency) if self.latency else found.latency
             self.byte = byte
         self.doubt = 0 if certain else differs
+        return differs != 0
 
     def learn_dense(self, busy: float, parts: Iterable[Part], size: int) -> None:
         """From the seconds in which the exchanges of a dense step went on."""
         moved = [all_reduce(part.nbytes, size) for part in parts]
         waiting = self.latency * sum(one.rounds for one in moved)
         self.byte = max(LEAST, max(busy / 10, busy - waiting) / max(1.0, sum(one.sent for one in moved)))
+        self.doubt = 0
         if not self.matched:
             self._match()
 

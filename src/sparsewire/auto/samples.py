@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
+from typing import Any
 
 from ..cost.step import Compute, Part
 
 CALM = 1.25  # times the lower median: longer ones have a pause in them, and do not count
 ALIKE = 1.5  # times: what is computed differs by more where the training has changed
-WINDOWS = 4  # whose mean is what schemes' steps compute
 
 
 @dataclass(frozen=True)
@@ -37,28 +37,16 @@ def typical(samples: Sequence[Sample], name: str) -> float:
     return statistics.fmean(value for value in found if value <= most)
 
 
-@dataclass
-class Computing:
-    """What steps compute that go by a scheme. How much differs with the scheme, but what is known of each is compared
-    with what the model says of it: so it is one for all of them, the mean over some checks."""
-
-    mean: Compute | None = None
-    windows: int = 0
-
-    def add(self, found: Compute) -> Compute:
-        if self.mean is None or not _alike(self.mean, found):
-            self.mean, self.windows = found, 1
-        else:
-            self.windows = min(WINDOWS, self.windows + 1)
-            self.mean = _mixed(self.mean, found, 1 / self.windows)
-        return self.mean
-
-
-def _alike(one: Compute, other: Compute) -> bool:
+def alike(one: Compute, other: Compute) -> bool:
+    """Whether it is the same training that computes this."""
     return one.numels == other.numels and one.seconds < ALIKE * other.seconds and other.seconds < ALIKE * one.seconds
 
 
-def _mixed(old: Compute, new: Compute, share: float) -> Compute:
-    pairs = zip(old.parts, new.parts, strict=True)
-    parts = [replace(b, ready=a.ready + share * (b.ready - a.ready)) for a, b in pairs]
-    return replace(new, rest=old.rest + share * (new.rest - old.rest), parts=parts)
+def save(compute: Compute | None) -> list[Any] | None:
+    """Plain types."""
+    return None if compute is None else [compute.rest, [list(astuple(part)) for part in compute.parts]]
+
+
+def load(saved: Sequence[Any] | None) -> Compute | None:
+    """What `save` gave."""
+    return None if saved is None else Compute(saved[0], [Part(*part) for part in saved[1]])

@@ -96,11 +96,12 @@ class Arm:
         self.received.append(self._counted(BYTES_RECEIVED, received))
 
     def report(self) -> dict[str, Any]:
-        """Per step: loss, seconds, bytes sent by this rank; mean seconds of each of the link's stages; its nodes."""
-        nodes = {} if self.link is None else self.link.stats().get("nodes", {})
+        """Per step: loss, seconds, bytes sent by this rank; mean seconds of each of the link's stages; what its stats
+        say of nodes and of `auto`."""
+        stats = {} if self.link is None else self.link.stats()
         return {
             "loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": self.mean_stages(),
-            "nodes": nodes,
+            "nodes": stats.get("nodes", {}), "auto": stats.get("auto", {}),
         }  # fmt: skip
 
     def mean_stages(self) -> dict[str, float]:

@@ -74,7 +74,8 @@ def _row(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     stages = {name: 1e3 * statistics.fmean(report["stages"].get(name, 0.0) for report in reports) for name in names}
     sent = statistics.fmean(statistics.median(report["bytes"]) for report in reports)
     row = {"step_ms": 1e3 * statistics.median(by_step), "all_ms": [1e3 * step for step in by_step], "bytes": sent}
-    return {**row, "stages_ms": stages, "coding_share": _coding_share(stages), "nodes": reports[0]["nodes"]}
+    told = {name: reports[0][name] for name in ("nodes", "auto")}
+    return {**row, "stages_ms": stages, "coding_share": _coding_share(stages), **told}
 
 
 def _against(row: dict[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
