@@ -290,7 +290,7 @@ def test_what_is_known_of_a_scheme_does_not_depend_on_what_others_compute():
     world._sample = lambda way: replace(sample(way), rest=0.13 if way == 1 else 0.1)
     world.run(100)
     pilot = world.pilots[0]
-    assert pilot.visits[1] and pilot.visits[2]
+    assert pilot.known[1].ratios and pilot.known[2].ratios
     for way in (1, 2):
         assert pilot.predictions[way] == pytest.approx(world.seconds(way), rel=0.02)
 
@@ -427,7 +427,8 @@ def test_after_a_short_congestion_dense_returns(numel, length):
 def test_dense_is_tried_now_and_then_whatever_is_predicted():
     world = World(SLOW, numel=25_000_000)
     world.run(40)
-    world.pilots[0].corrections[0] = world.pilots[1].corrections[0] = 3.0  # a mistake
+    for pilot in world.pilots:
+        pilot.known[0].ratios = [3.0]  # a mistake
     world.link, world.pilots[0].rates.bias, world.pilots[1].rates.bias = FAST, 5.0, 5.0
     world.factors = [1.0, *[30.0] * len(PLANS)]
     assert set(world.run(4000)[-100:]) == {0}

@@ -26,7 +26,7 @@ from ..cost.step import Codecs, Compute, coding, dense_step, sparse_step
 from ..kernels import Array
 from ..scheme import Scheme
 from .rates import Rates
-from .samples import Sample, alike, load, save, typical
+from .samples import WINDOW, Known, Sample, calm, mean
 from .settings import Wheel
 from .trial import LEAST, REPEAT, link_of, probe_size
 
@@ -36,7 +36,6 @@ EVERY = 8  # steps between checks of dense steps, and before the first decision,
 PATIENCE = 5.0  # seconds that they take at most
 COLD = 1.5  # times the step before a load: the first after it are not trusted
 SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
-WINDOW = 8  # samples, at most
 CLEAR = 1.3  # times faster: needs no second check
 TRY = 2.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
 WARM = 1  # steps more that are not counted after dense ones
@@ -46,8 +45,6 @@ HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow
 PROBE_SECONDS = 0.02  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 30)  # of the time that probes may take; steps between them
 FELL = 0.85  # times the step of the check before: shorter compressed steps may be a faster link, and call for a probe
-CORRECTION = (0.01, 100.0)
-MODEL = 0.05  # checks of a scheme's steps that the model counts as much as
 
 
 @dataclass(frozen=True)
@@ -75,16 +72,15 @@ class Pilot:
         self.samples: list[Sample] = []
         self.choice, self.since, self.hold = 0, 0, HOLD
         self.rates = Rates.of(link)
-        self.corrections: list[float | None] = [None] * len(self.ways)
-        self.visits = [0] * len(self.ways)  # checks of steps that went this way
+        self.known = [Known() for _ in self.ways]
         self.wanted: int | None = None
         self._was_dense = False  # whether the steps before the last switch were
         self.last_dense, self.trial = 0, False  # the last dense step; whether dense is in use to be measured again
         self.next_check = max(2, first - 1)
-        self.begun, self.known = 0, 0.0  # the step after the start or a load; seconds of a step before that
+        self.begun, self.earlier = 0, 0.0  # the step after the start or a load; seconds of a step before that
         self.next_probe, self._ask_again = 0, False
         self.compute = Compute(0.0, ())  # of the last steps
-        self.computes: list[Compute | None] = [None] * len(self.ways)  # of the last ones that went this way
+        self._steps: list[float] = []  # their seconds, as the ranks agree
         self.predictions: list[float] = []
         self.measured = self.usual = 0.0
         self.reason = "dense until it is measured"
@@ -114,10 +110,12 @@ class Pilot:
     def report(self, probe: tuple[float, float] = (0.0, 0.0)) -> Array:
         """What this rank measured, for a maximum over the ranks: negative where the least counts."""
         last = self.samples[-1].parts if self.samples else ()
-        seconds, rest, busy = (typical(self.samples, name) for name in ("seconds", "rest", "busy"))
-        timed = min((sample.seconds for sample in self.samples if sample.busy), default=seconds)
-        least = [-seconds, -busy, -probe[0], -probe[1]]
-        return np.array([seconds, rest, timed, *least, *(part.ready for part in last)], np.float64)
+        seconds = np.zeros(WINDOW)
+        seconds[WINDOW - len(self.samples) :] = [sample.seconds for sample in self.samples]
+        timed = min((sample.seconds for sample in self.samples if sample.busy), default=max(seconds))
+        rest, busy = (mean(getattr(sample, name) for sample in self.samples) for name in ("rest", "busy"))
+        few = [rest, timed, -busy, -probe[0], -probe[1]]
+        return np.array([*few, *seconds, *-seconds, *(part.ready for part in last)], np.float64)
 
     # --- what follows from it ---
 
@@ -132,7 +130,6 @@ class Pilot:
             return
         if self.choice == 0:
             self.last_dense = step
-        self.computes[self.choice] = self.compute
         self._predict()
         if probe_bytes:
             self._plan_probe(step)
@@ -149,11 +146,14 @@ class Pilot:
     def _is_cold(self, step: int) -> bool:
         """The first steps of a process are slower than others."""
         first = self.since <= self.begun and step - self.begun < EVERY and self.measured * EVERY < PATIENCE
-        return first and (not self.known or self.measured > COLD * self.known)
+        return first and (not self.earlier or self.measured > COLD * self.earlier)
 
     def _learn(self, agreed: Array, probe_bytes: int) -> None:
-        longest, rest, timed, shortest, busy, small, large, *ready = (float(number) for number in agreed)
-        seconds = (longest - shortest) / 2  # ranks end a step together, but for the noise of their clocks and cores
+        rest, timed, busy, small, large, *steps = agreed.tolist()
+        longest, shortest, ready = steps[:WINDOW], steps[WINDOW : 2 * WINDOW], steps[2 * WINDOW :]
+        # Ranks end a step together, but for the noise of their clocks and cores.
+        self._steps = calm((a - b) / 2 for a, b in zip(longest, shortest, strict=True) if b)
+        seconds = mean(self._steps)
         parts = [replace(part, ready=at) for part, at in zip(self.samples[-1].parts, ready, strict=True)]
         if seconds < FELL * self.measured:
             self.next_probe = 0
@@ -166,36 +166,24 @@ class Pilot:
         self.samples = []
 
     def _predict(self) -> None:
+        own = self.known[self.choice]
+        if self.choice == 0 or not own.is_like(self.compute):
+            own.begin(self.compute)
         modelled = [max(LEAST, self._model(way)) for way in range(len(self.ways))]
-        new, old = _within(CORRECTION, self._typical() / modelled[self.choice]), self.corrections[self.choice]
-        self.corrections[self.choice] = new if old is None or self.choice == 0 else (old * new) ** 0.5
-        self.visits[self.choice] += 1
-        known = [one for one in self.corrections[1:] if one is not None]
-        usual = sum(known) / len(known) if known else 1.0
-        self.predictions = [seconds * self._factor(way, usual) for way, seconds in enumerate(modelled)]
-
-    def _typical(self) -> float:
-        """Seconds of a step. A dense one must be like that by which the link was timed: the others may have had another
-        rate."""
-        return self.usual if self.choice == 0 else self.measured
-
-    def _factor(self, way: int, usual: float) -> float:
-        """A scheme's correction counts the more against the usual one the more often it was looked at."""
-        own, seen = self.corrections[way], self.visits[way]
-        if way == 0:
-            return 1.0 if own is None else own
-        if own is None:
-            return usual
-        share = seen / (seen + MODEL)
-        return float(usual ** (1 - share) * own**share)
+        # A dense step must be like that by which the link was timed: the others may have had another rate.
+        own.add(seconds / modelled[self.choice] for seconds in ([self.usual] if self.choice == 0 else self._steps))
+        tried = [one.ratio for one in self.known[1:] if one.ratio]
+        usual = sum(tried) / len(tried) if tried else 1.0
+        factors = (one.ratio or (usual if way else 1.0) for way, one in enumerate(self.known))
+        self.predictions = [seconds * factor for seconds, factor in zip(modelled, factors, strict=True)]
 
     def _model(self, way: int) -> float:
         """Backward takes longer while a scheme computes, so each way has its own: as long as the link stays the same,
         its steps are predicted to take what they took."""
-        plan, own = self.ways[way], self.computes[way]
+        plan, own = self.ways[way], self.known[way]
         if plan is None:
-            return dense_step(own or self.compute, self.link, self._size)
-        compute = own if own is not None and alike(own, self.compute) else self.compute
+            return dense_step(own.compute or self.compute, self.link, self._size)
+        compute = own.compute if own.compute is not None and own.is_like(self.compute) else self.compute
         return sparse_step(plan, self._codecs[plan], compute.late() if self._late else compute, self.link, self._size)
 
     def _target(self, step: int) -> tuple[int, str]:
@@ -217,7 +205,7 @@ class Pilot:
         return self.choice, "no other is faster by the margin"
 
     def _untried(self, way: int, now: float) -> bool:
-        return self.corrections[way] is None and self.predictions[way] < min(now * TRY, self.predictions[0])
+        return not self.known[way].ratios and self.predictions[way] < min(now * TRY, self.predictions[0])
 
     def _sure(self, step: int, target: int) -> bool:
         """Whether to switch at once: small gains, and what a probe alone promises, are looked at twice."""
@@ -274,16 +262,14 @@ class Pilot:
         return {
             "ways": list(self._names),
             **{name: getattr(self, name) for name in SAVED},
-            "corrections": list(self.corrections),
-            "visits": list(self.visits),
-            "computes": [save(one) for one in self.computes],
+            "known": [one.saved() for one in self.known],
             **self.rates.saved(),
             "switches": [asdict(one) for one in self.switches],
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | None, step: int) -> None:
         """Goes on at this step from a saved state; without one, or of other candidates, it starts again."""
-        self.samples, self.begun, self.known = [], step, 0.0
+        self.samples, self.begun, self.earlier = [], step, 0.0
         if state is None or list(state["ways"]) != self._names:
             if state is not None:
                 logger.warning("auto: the saved state is of other candidates; it starts dense")
@@ -292,21 +278,16 @@ class Pilot:
             return
         for name in SAVED:
             setattr(self, name, state[name])
-        self.corrections, self.visits = list(state["corrections"]), list(state["visits"])
-        self.computes = [load(one) for one in state["computes"]]
+        self.known = [Known.loaded(one) for one in state["known"]]
         self.rates = self.rates.loaded(dict(state))
         self.switches = [Switch(**one) for one in state["switches"]]
-        self._wheel.plan, self.known = self.ways[self.choice], self.measured
-        self.begun = step if self.known else 0
+        self._wheel.plan, self.earlier = self.ways[self.choice], self.measured
+        self.begun = step if self.earlier else 0
 
 
 SAVED = (
     "choice", "since", "hold", "wanted", "last_dense", "trial", "next_check", "next_probe", "measured", "reason",
 )  # fmt: skip
-
-
-def _within(limits: tuple[float, float], value: float) -> float:
-    return min(limits[1], max(limits[0], value))
 
 
 def _ms(seconds: float) -> str:

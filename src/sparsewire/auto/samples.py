@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from ..cost.step import Compute, Part
 
+WINDOW = 8  # samples, at most
+CORRECTION = (0.01, 100.0)
 CALM = 1.25  # times the lower median: longer ones have a pause in them, and do not count
 ALIKE = 1.5  # times: what is computed differs by more where the training has changed
 
@@ -24,29 +26,58 @@ class Sample:
     parts: tuple[Part, ...]
 
 
-def typical(samples: Sequence[Sample], name: str) -> float:
-    """The mean of what they have under this name, without zeros and pauses.
+def calm(found: Iterable[float]) -> list[float]:
+    """Those without a pause; zeros are none.
 
-    >>> typical([Sample(seconds, 0.0, 0.0, ()) for seconds in (1.0, 9.0, 1.2)], "seconds")
-    1.1
+    >>> calm([1.0, 9.0, 0.0, 1.2])
+    [1.0, 1.2]
     """
-    found = [value for sample in samples if (value := getattr(sample, name))]
-    if not found:
-        return 0.0
-    most = CALM * statistics.median_low(found)
-    return statistics.fmean(value for value in found if value <= most)
+    some = [value for value in found if value]
+    most = CALM * statistics.median_low(some) if some else 0.0
+    return [value for value in some if value <= most]
 
 
-def alike(one: Compute, other: Compute) -> bool:
-    """Whether it is the same training that computes this."""
-    return one.numels == other.numels and one.seconds < ALIKE * other.seconds and other.seconds < ALIKE * one.seconds
+def mean(found: Iterable[float]) -> float:
+    """Of those without a pause; 0 if there are none."""
+    some = calm(found)
+    return statistics.fmean(some) if some else 0.0
 
 
-def save(compute: Compute | None) -> list[Any] | None:
-    """Plain types."""
-    return None if compute is None else [compute.rest, [list(astuple(part)) for part in compute.parts]]
+@dataclass
+class Known:
+    """Of the last steps that went one way: what they took, in times of what the model says, and what they computed.
 
+    What the first of them computed stands for all, as long as the training is the same: it differs from check to check
+    and from scheme to scheme, and would else set what is known of one way against what is known of another.
+    """
 
-def load(saved: Sequence[Any] | None) -> Compute | None:
-    """What `save` gave."""
-    return None if saved is None else Compute(saved[0], [Part(*part) for part in saved[1]])
+    compute: Compute | None = None
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float | None:
+        """The lower median, as steps are disturbed only to be longer."""
+        return statistics.median_low(self.ratios) if self.ratios else None
+
+    def is_like(self, compute: Compute) -> bool:
+        """Whether it is the same training that computes this."""
+        own, now = self.compute, compute.seconds
+        return own is not None and own.numels == compute.numels and now / ALIKE <= own.seconds <= now * ALIKE
+
+    def begin(self, compute: Compute) -> None:
+        """Nothing is known any more."""
+        self.compute, self.ratios = compute, []
+
+    def add(self, ratios: Iterable[float]) -> None:
+        self.ratios = [*self.ratios, *(min(CORRECTION[1], max(CORRECTION[0], one)) for one in ratios)][-WINDOW:]
+
+    def saved(self) -> dict[str, Any]:
+        """Plain types."""
+        own = self.compute
+        computed = None if own is None else [own.rest, [list(astuple(part)) for part in own.parts]]
+        return {"compute": computed, "ratios": list(self.ratios)}
+
+    @classmethod
+    def loaded(cls, state: Mapping[str, Any]) -> Known:
+        own = state["compute"]
+        return cls(None if own is None else Compute(own[0], [Part(*part) for part in own[1]]), list(state["ratios"]))
