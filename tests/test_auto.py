@@ -54,13 +54,15 @@ class World:
             assert (
                 self.pilots[1].choice == way and self.wheels[0].plan == self.wheels[1].plan == self.pilots[0].ways[way]
             )
+            for pilot in self.pilots if way else ():  # on the courier a step has ended when the ranks agree
+                pilot.note(self.step, self._sample(way))
             nbytes = self.pilots[0].probe_bytes(self.step)
             if self.pilots[0].due(self.step):
                 reports = [pilot.report(self._probe(nbytes) if nbytes else (0.0, 0.0)) for pilot in self.pilots]
                 for pilot in self.pilots:
                     pilot.decide(self.step, np.max(reports, axis=0), nbytes)
                 self.probes += [self.step] * bool(nbytes)
-            for pilot in self.pilots:
+            for pilot in () if way else self.pilots:
                 pilot.note(self.step, self._sample(way))
             self.choices.append(way)
             self.step += 1
@@ -337,7 +339,7 @@ def test_a_step_is_what_lies_between_two_ends():
     sample = times.begin()
     assert sample == Sample(11.0, 7.0, 3.5, (Part(0.0, 5, 20), Part(1.0, 7, 28)))
     times.clear()
-    assert times.begin() is None
+    assert times.begin() is None and times.take() is None
 
 
 def test_on_the_courier_the_end_is_told():
@@ -348,7 +350,8 @@ def test_on_the_courier_the_end_is_told():
     times.begin()
     times.bucket(5, 20)
     times.end(0.7)
-    assert times.begin() == Sample(5.0, 4.0, 0.7, (Part(0.0, 5, 20),))
+    assert times.take() == Sample(5.0, 4.0, 0.7, (Part(0.0, 5, 20),))
+    assert times.take() is None and times.begin() is None
 
 
 # --- settings ----------------------------------------------------------------------------------------------------

@@ -19,15 +19,21 @@ class Times:
 
     def clear(self) -> None:
         """The next step follows none."""
+        self._taken = False
         self._before: float | None = None
         self._ended: float | None = None
         self._busy = 0.0
         self._ready: list[tuple[float, int, int]] = []
         self._spans: list[tuple[float, float]] = []
 
+    def take(self) -> Sample | None:
+        """The step whose exchanges have ended, if it followed one itself; once."""
+        taken, self._taken = self._taken, True
+        return None if taken else self._sample()
+
     def begin(self) -> Sample | None:
-        """A step's first bucket is ready: the step before it, if that followed one itself."""
-        sample, ended = self._sample(), self._end()
+        """A step's first bucket is ready: the step before it, unless it was taken."""
+        sample, ended = self.take(), self._end()
         self.clear()
         self._before = ended
         return sample

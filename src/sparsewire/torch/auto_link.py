@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..auto import Auto, Pilot, Steered, Times, measure_link, probe, survey
+from ..auto import Auto, Pilot, Sample, Steered, Times, measure_link, probe, survey
 from ..auto.pilot import PROBE_SECONDS
 from ..comm.torch import translate
 from ..errors import CommError, InputError
@@ -119,14 +119,16 @@ class AutoLink(Link):
 
     def _begin(self) -> None:
         self._settle()
-        sample = self.times.begin()
-        if sample is not None:
-            self.pilot.note(self.step - 1, sample)
+        self._note(self.times.begin())
         self._nbytes, self._works, self._left = 0, [], 1
         failed = self._courier.error is not None
         self._plain = self._clean and self._free and not failed and self._is_dense()
         if not (self._plain or failed):
             self._idle.clear()
+
+    def _note(self, sample: Sample | None) -> None:
+        if sample is not None:
+            self.pilot.note(self.step - 1, sample)
 
     def _is_dense(self) -> bool:
         """Whether the step is; where the schedule fails the courier meets that, too, and tells the others."""
@@ -240,6 +242,7 @@ class AutoLink(Link):
         """All ranks at the same step: what they measured, and what follows."""
         step = self.step - 1
         if self.pilot.due(step):
+            self._note(self.times.take())
             nbytes = self.pilot.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
             self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
