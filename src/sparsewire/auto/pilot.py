@@ -208,10 +208,11 @@ class Pilot:
         return not self.known[way].ratios and self.predictions[way] < min(now * TRY, self.predictions[0])
 
     def _sure(self, step: int, target: int) -> bool:
-        """Whether to switch at once: small gains, and what a probe alone promises, are looked at twice."""
-        if self.choice and target:
-            return True
+        """Whether to switch at once: small gains, what a probe alone promises, and a scheme in use that seems to have
+        become slower, are looked at twice."""
         twice = self.wanted == target
+        if self.choice and target:
+            return twice or step - self.since <= SETTLE + WARM
         if target == 0:
             return twice
         clear = self.trial or self.predictions[0] > CLEAR * self.predictions[target]
