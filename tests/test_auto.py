@@ -313,7 +313,7 @@ def test_the_best_of_close_schemes_is_found_from_a_few_noisy_steps(best):
             return replace(one, seconds=one.seconds + 5, rest=one.rest + 5) if world.step % 5 == 0 else one
 
         world._sample = paused
-        world.run(30)
+        world.run(40)
         found.append(world.pilots[0].choice == best)
     assert sum(found) >= 16
 
