@@ -86,7 +86,8 @@ def predict(places: Sequence[Place], size: str) -> Result:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[io.StringIO]:
-    with io.StringIO() as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         yield said
 
 

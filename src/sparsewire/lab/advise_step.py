@@ -108,10 +108,14 @@ def ranks() -> Iterator[Communicator]:
     from ..comm import TorchCommunicator
 
     dist.init_process_group("gloo")
+    # A group of its own, which ends here with its threads: torch keeps the default one until the process has ended if
+    # an optimizer is made while there is one, and a thread of gloo's that frees an array by then aborts.
+    comm = TorchCommunicator(dist.new_group())
     try:
-        yield TorchCommunicator()
-        dist.barrier()
+        yield comm
+        comm.barrier()
     finally:
+        comm.close()
         dist.destroy_process_group()
 
 
