@@ -81,8 +81,12 @@ def probe(
 
 def link_of(small: float, large: float, nbytes: int, size: int) -> Link:
     """α and β, from the seconds of an all_reduce of next to nothing and of one of so many bytes."""
-    moved = all_reduce(nbytes, size)
-    return Link(small / max(1.0, moved.rounds), max(large / 10, large - small) / max(1.0, moved.sent))
+    return Link(latency_of(small, size), max(large / 10, large - small) / max(1.0, all_reduce(nbytes, size).sent))
+
+
+def latency_of(small: float, size: int) -> float:
+    """α, from the seconds of an all_reduce of next to nothing."""
+    return small / max(1.0, all_reduce(0.0, size).rounds)
 
 
 def probe_size(byte: float, size: int, seconds: float, most: int = PROBE[1]) -> int:
@@ -94,13 +98,14 @@ def probe_size(byte: float, size: int, seconds: float, most: int = PROBE[1]) -> 
 def measure_link(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = REPEAT) -> Link:
     """Latency and rate, by probes that take about so long and have `most` bytes at most. Every rank calls it.
 
-    The slowest rank's link makes an all_reduce slow for all of them; the least that any rank measured has no pause.
+    The slowest rank's link makes an all_reduce slow for all of them, so the least that any measured is without a pause.
+    Latency is what ranks that share cores wait for each other, too: that of the slowest.
     """
     nbytes, link = PROBE[0], Link(0.0, 0.0)
     for _ in range(2):
         small, large = probe(comm, nbytes, repeat)
-        told = comm.all_reduce(np.array([-small, -large]), "max").tolist()
-        link = link_of(-told[0], -told[1], nbytes, comm.size)
+        slowest, least, large = comm.all_reduce(np.array([small, -small, -large]), "max").tolist()
+        link = replace(link_of(-least, -large, nbytes, comm.size), latency=latency_of(slowest, comm.size))
         nbytes = probe_size(link.byte, comm.size, seconds, most)
     return link
 
