@@ -20,7 +20,7 @@ from ..kernels import Array
 from ..schedule import SchemeSchedule, Settings
 from ..scheme import Scheme
 
-MOST, CODED = 1 << 22, 1 << 20  # elements of the noise: more than caches hold; and of what is coded
+MOST, CODED = 1 << 24, 1 << 20  # elements of the noise: more than caches hold; and of what is coded
 SECONDS, STEPS = 0.05, 4  # that steps on it are timed for; and steps, at least
 PROBE = (1 << 17, 1 << 22)  # bytes of a probe, at least and at most
 REPEAT = 2  # all_reduces of it that count; one more does not
