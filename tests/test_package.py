@@ -170,6 +170,7 @@ def test_golden_frames_are_not_all_alike() -> None:
 # --- documentation -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*click:DeprecationWarning")  # Flower's command line, when it is imported
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_the_documentation_run(name: str) -> None:
     try:
