@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparsewire.comm import Communicator, run_ranks
@@ -60,7 +60,9 @@ def test_slots_of_pairs_carry_any_sequence_of_sizes(steps: list[tuple[list[int],
     run_ranks(3, fn, timeout=20)
 
 
-@given(st.integers(0, 100_000), st.integers(0, 100_000))
+@given(st.integers(0, 100_000), st.integers(0, 1_000) | st.integers(0, 100_000))
+@example(0, 505)
+@example(0, 544)
 @settings(max_examples=50, deadline=None)
 def test_slots_settle_at_little_padding_whatever_came_before(first: int, then: int) -> None:
     def fn(comm: Communicator) -> tuple[int, int]:

@@ -14,6 +14,7 @@ HEADER = 8
 SMALL = 512 - HEADER  # below this a message costs its latency, not its bytes
 LENGTH_BITS = 48
 PATIENCE = 8
+STEP = 16  # bytes that capacities are multiples of: with the sixteenth more, padding stays below a seventh
 
 GatherEqual = Callable[[Bytes, Bytes], None]
 SwapKnown = Callable[[Bytes, list[int], Bytes, list[int]], None]
@@ -194,7 +195,7 @@ class _Channel:
 
     def _resize(self, largest: int) -> None:
         self._loose = self._peak = 0
-        self.capacity = max(SMALL, -(-(largest + largest // 16) // 64) * 64)
+        self.capacity = max(SMALL, -(-(largest + largest // 16) // STEP) * STEP)
 
 
 def _mismatch(call: str, channel: str, ranks: list[int]) -> CommMismatch:
