@@ -1,7 +1,9 @@
-"""Gradients in the frequency domain: `python benchmarks/spectra.py FILE.npz`, for each array in the file.
+"""Gradients in the frequency domain.
 
-What the largest shares of elements and of Fourier coefficients keep of the energy; what SuperNeurons' setting and the
-`entropy` codec at the same error take against dense float32; and how near `mantissa=auto` comes to the best mantissa.
+python benchmarks/spectra.py FILE.npz    for each array in the file: what the largest shares of elements and of Fourier
+    coefficients keep of the energy; what SuperNeurons' setting and the `entropy` codec at the same error take against
+    dense float32; and how near `mantissa=auto` comes to the best mantissa
+python benchmarks/spectra.py --lengths   time per element of `fft`, for lengths of all kinds
 """
 
 from __future__ import annotations
@@ -14,13 +16,16 @@ from pathlib import Path
 import numpy as np
 
 import sparsewire as sw
-from sparsewire.contract import Context
+from sparsewire.contract import Context, Transform
+from sparsewire.lab import measure
 from sparsewire.lab.tables import table
 from sparsewire.values import RangeFloat
 
 SHARES = (1, 5, 15)
 PUBLISHED = "superneurons(theta=0.85, bits=10)"
 ERRORS = np.geomspace(0.5, 0.001, 120)  # of the entropy codec, from coarse to fine
+LENGTHS = (1, 2, 3, 127, 1_009, 4_093, 4_095, 4_096, 4_097, 65_521, 65_536, 1_000_003, 25_000_000, 25_000_009)
+ROUNDS = 7
 
 
 def norm(x: np.ndarray) -> float:
@@ -66,10 +71,34 @@ def auto_ratio(x: np.ndarray, bits: int) -> float:
     return found[-1] / min(found[:-1])
 
 
+def lengths() -> str:
+    """Microseconds and nanoseconds per element, there and back; the least of some rounds in which all take turns."""
+    fft, rows = sw.scheme(PUBLISHED).transform, []
+    xs = {length: measure.noise(length) for length in LENGTHS}
+    runs = {f"{length} {way}": run for length, x in xs.items() for way, run in ways(fft, x).items()}
+    with measure.progress(ROUNDS * len(runs)) as advance:
+        times = measure.interleaved(runs, ROUNDS, advance)
+    for length in LENGTHS:
+        spent = [1e9 * times[f"{length} {way}"] for way in ("forward", "inverse")]
+        rows.append([f"{length:,}", *(f"{t / 1e3:,.1f}" for t in spent), *(f"{t / length:,.2f}" for t in spent)])
+    return table(["elements", "forward µs", "inverse µs", "forward ns/element", "inverse ns/element"], rows)
+
+
+def ways(fft: Transform, x: np.ndarray) -> dict[str, measure.Run]:
+    coefficients = fft.forward(x).copy()
+    return {"forward": lambda: fft.forward(x), "inverse": lambda: fft.inverse(coefficients, x.size)}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, help="a .npz of float32 gradients")
-    with np.load(parser.parse_args().file) as arrays:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("file", nargs="?", type=Path, help="a .npz of float32 gradients")
+    what.add_argument("--lengths", action="store_true")
+    options = parser.parse_args()
+    if options.lengths:
+        print(f"{measure.machine_line(measure.machine())}\n\n{lengths()}")
+        return 0
+    with np.load(options.file) as arrays:
         gradients = {name: arrays[name].astype(np.float32).reshape(-1) for name in arrays}
     shares = [f"{domain} {share} %" for share in SHARES for domain in ("elements", "fft")]
     rows = [

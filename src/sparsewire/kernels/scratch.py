@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ def _give_back(memory: Array) -> None:
         del _free[:-KEPT]
 
 
-def scratch(size: int, dtype: Any) -> Array:
-    """This thread's buffer of at least `size` elements, cut to size; it holds until the next call."""
+def scratch(size: int, dtype: Any, use: str = "") -> Array:
+    """This thread's buffer of at least `size` elements, cut to size; it holds until the next call for the same use."""
     if not hasattr(_local, "kept"):
-        _local.kept = Kept()
-    kept: Array = _local.kept(size, dtype)
+        _local.kept = defaultdict(Kept)
+    kept: Array = _local.kept[use](size, dtype)
     return kept

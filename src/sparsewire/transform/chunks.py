@@ -128,7 +128,3 @@ def guarded(transform: Callable[[Array, Array, int], None], x: Array, out: Array
             factor = x.dtype.type(RESCUE)
             transform(x / factor, out, chunks)
             out *= factor
-
-
-def complex_of(dtype: np.dtype[np.floating]) -> np.dtype[np.complexfloating]:
-    return np.result_type(dtype, np.complex64)

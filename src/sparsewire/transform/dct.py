@@ -15,8 +15,8 @@ import numpy as np
 
 from ..contract import Transform
 from ..kernels import Array
-from .chunks import Chunked, complex_of, guarded
-from .fourier import fourier
+from .chunks import Chunked, guarded
+from .fourier import complex_of, fourier, given_rows
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,10 @@ class DCT(Chunked):
     def analyse(x: Array, out: Array, chunks: int) -> None:
         rows, found = x.reshape(chunks, -1), out.reshape(chunks, -1)
         length = rows.shape[1]
-        mixed = np.concatenate([rows[:, ::2], rows[:, 1::2][:, ::-1]], axis=1)
-        turned = fourier().forward(mixed, length) * _turns(length, x.dtype.str)
+        mixed, half = given_rows(chunks, length, x.dtype), (length + 1) // 2
+        mixed[:, :half], mixed[:, half:] = rows[:, ::2], rows[:, 1::2][:, ::-1]
+        turned = fourier().forward(mixed, length)
+        turned *= _turns(length, x.dtype.str)
         found[:, : length // 2 + 1] = turned.real
         # Not np.negative(…, out=…): NumPy 2.4 reads the wrong places of some strided float32 arrays.
         found[:, : length // 2 : -1] = -turned.imag[:, 1 : (length + 1) // 2]
@@ -64,10 +66,11 @@ class DCT(Chunked):
     def restore(coefficients: Array, out: Array, chunks: int) -> None:
         rows, found = coefficients.reshape(chunks, -1), out.reshape(chunks, -1)
         length = rows.shape[1]
-        spectra = np.zeros((chunks, length // 2 + 1), complex_of(rows.dtype))
-        spectra.real = rows[:, : length // 2 + 1]
+        spectra = given_rows(chunks, length // 2 + 1, complex_of(rows.dtype))
+        spectra.real, spectra.imag[:, 0] = rows[:, : length // 2 + 1], 0
         spectra.imag[:, 1:] = -rows[:, : (length - 1) // 2 : -1]
-        mixed = fourier().inverse(spectra / _turns(length, rows.dtype.str), length)
+        spectra /= _turns(length, rows.dtype.str)
+        mixed = fourier().inverse(spectra, length)
         half = (length + 1) // 2
         found[:, ::2], found[:, 1::2] = mixed[:, :half], mixed[:, half:][:, ::-1]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..kernels import Array
-from .chunks import Chunked, complex_of, fast_length
-from .fourier import fourier
+from .chunks import Chunked, fast_length
+from .fourier import complex_of, fourier, given_rows
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class FFT(Chunked):
     @staticmethod
     def restore(coefficients: Array, out: Array, chunks: int) -> None:
         given = coefficients.reshape(chunks, -1)
-        parts = np.empty((chunks, given.shape[1] + 2), given.dtype)
+        spectra = given_rows(chunks, given.shape[1] // 2 + 1, complex_of(given.dtype))
+        parts = spectra.view(given.dtype)
         np.multiply(given, given.dtype.type(0.5**0.5), out=parts[:, :-2])
         parts[:, 0], parts[:, -2] = given[:, 0], given[:, 1]
         parts[:, 1] = parts[:, -1] = 0
-        filled = fourier().inverse(parts.view(complex_of(given.dtype)), given.shape[1])
+        filled = fourier().inverse(spectra, given.shape[1])
         out.reshape(chunks, -1)[:] = filled[:, : out.size // chunks]
