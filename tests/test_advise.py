@@ -105,6 +105,15 @@ def test_zeros_count_as_sparsity_not_as_values():
     assert row["nonzero"] == pytest.approx(0.1, abs=0.001) and row["values"] == "Laplace"
 
 
+def test_only_what_is_not_zero_has_a_place():
+    """Where less than 1 % is not zero, zeros at the start would look like a cluster."""
+    rng = np.random.default_rng(0)
+    row = facts(np.where(rng.random(100_000) < 0.002, rng.standard_normal(100_000), 0).astype(np.float32))
+    assert row["nonzero"] < 0.003 and row["mean_run"] == pytest.approx(row["mean_run_random"], rel=0.02)
+    assert row["index_bits"] == pytest.approx(row["index_bits_random"], rel=0.05)
+    assert facts(np.zeros(2000, np.float32))["mean_run"] is None
+
+
 def test_steps_of_a_tensor_are_one_row_and_all_tensors_the_last():
     one, other = correlated(), correlated(seed=1)
     rows = describe({"w@0": one, "w@1": other, "b": laplace(2048)})
@@ -176,6 +185,7 @@ def test_a_search_finds_the_coarsest_setting_even_where_only_a_middle_one_meets_
 def test_a_tensor_of_zeros_costs_next_to_nothing():
     result = advise.run({"x": np.zeros(2000, np.float32)})
     assert all(row["reached"] and row["error"] == 0 for row in result["rankings"][0]["rows"])
+    assert "All elements are zero: 2,000 of them." in advise.show(result)
 
 
 # --- the command -------------------------------------------------------------------------------------------------

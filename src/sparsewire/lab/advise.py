@@ -98,6 +98,8 @@ def run(arrays: Mapping[str, Array], errors: Sequence[float] = (0.5,)) -> dict[s
 def _verdict(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sentences: over all that is ranked, and which tensors of it are of another kind."""
     whole, share = facts[-1], SHARES[-1]
+    if not whole["nonzero"]:
+        return [f"All elements are zero: {whole['numel']:,} of them. There is nothing to compare."]
     kept = {kind: whole[kind][f"{share:g}"] for kind in ("frequency", "time")}
     figures = f"the largest {share:.0%} of the Fourier coefficients hold {kept['frequency']:.0%} of the energy, "
     figures += f"the largest {share:.0%} of the elements {kept['time']:.0%}"

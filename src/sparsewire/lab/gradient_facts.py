@@ -42,7 +42,7 @@ class Sums:
     neighbours: float  # Σ x[i]·x[i+1]
     time: Array  # energy of the largest elements, for each share of CURVE
     frequency: Array
-    count: int  # entries of the top 1 %; their runs, and the bytes that their indices take
+    count: int  # entries of the top 1 % that are not zero; their runs, and the bytes that their indices take
     runs: int
     runs_random: float
     coded: int
@@ -86,7 +86,7 @@ def tensor_name(key: str) -> str:
 def _sums(x: Array, scale: float) -> Sums:
     wide = x.astype(np.float64) / scale
     values = wide[wide != 0]
-    support, _ = kernels.topk(x, share(SUPPORT, x.size))
+    support, _ = kernels.topk(x, min(share(SUPPORT, x.size), values.size))  # zeros would tie at the lowest indices
     random = uniform_indices(x.size, support.size)
     return Sums(
         numel=x.size,
@@ -96,7 +96,7 @@ def _sums(x: Array, scale: float) -> Sums:
         time=_energies(np.abs(wide)),
         frequency=_energies(PLAN.transform.norms(PLAN.transform.forward(wide))),
         count=support.size,
-        runs=1 + int(np.count_nonzero(np.diff(support) > 1)),
+        runs=int(np.count_nonzero(np.diff(support, prepend=-2) > 1)),
         runs_random=support.size * (x.size - support.size + 1) / x.size,
         coded=_coded(support, x.size),
         coded_random=_coded(random, x.size),
@@ -123,17 +123,22 @@ def _facts(name: str, arrays: Sequence[Sums]) -> dict[str, Any]:
         "arrays": len(arrays),
         "numel": total.numel,
         "nonzero": total.nonzero / total.numel,
-        "mean_run": total.count / total.runs,
-        "mean_run_random": total.count / total.runs_random,
-        "index_bits": 8 * total.coded / total.count,
-        "index_bits_random": 8 * total.coded_random / total.count,
-        "neighbour_correlation": total.neighbours / energy if energy else None,
+        "mean_run": _quotient(total.count, total.runs),
+        "mean_run_random": _quotient(total.count, total.runs_random),
+        "index_bits": _quotient(8 * total.coded, total.count),
+        "index_bits_random": _quotient(8 * total.coded_random, total.count),
+        "neighbour_correlation": _quotient(total.neighbours, energy),
         "kurtosis": kurtosis,
         "values": _label(kurtosis),
         "time": time,
         "frequency": frequency,
         "kind": _kind(time, frequency),
     }
+
+
+def _quotient(part: float, whole: float) -> float | None:
+    """None where there is nothing to divide by: of zeros only."""
+    return part / whole if whole else None
 
 
 def _kept(energies: Array, energy: float) -> dict[str, float]:
