@@ -105,6 +105,13 @@ def test_zeros_count_as_sparsity_not_as_values():
     assert row["nonzero"] == pytest.approx(0.1, abs=0.001) and row["values"] == "Laplace"
 
 
+def test_values_are_counted_by_octaves_below_the_largest_of_all():
+    rows = describe({"a": np.array([8, -4, 5, 0, 2.0**-60]), "b": np.array([2.0, 1.0, -1.0])})
+    counts = [np.array(row["octaves"]) * round(row["nonzero"] * row["numel"]) for row in rows]
+    assert counts[0][:4].tolist() == [3, 0, 0, 0] and counts[0][-1] == 1 and counts[1][:4].tolist() == [0, 1, 2, 0]
+    assert np.array_equal(counts[2], counts[0] + counts[1]) and sum(rows[2]["octaves"]) == pytest.approx(1)
+
+
 def test_only_what_is_not_zero_has_a_place():
     """Where less than 1 % is not zero, zeros at the start would look like a cluster."""
     rng = np.random.default_rng(0)

@@ -27,6 +27,7 @@ PLAN = scheme("topk | transform=fft(chunk=4096) | indices=best")
 SHARES = (0.01, 0.05, 0.15)  # in the tables
 CURVE = tuple(sorted({*SHARES, *(round(float(part), 6) for part in np.geomspace(0.001, 1, 25))}))  # in the picture
 SUPPORT = 0.01  # the largest entries whose places are looked at
+OCTAVES = 32  # in which values are counted, from the largest of all down; what is smaller counts to the last
 MARGIN = 0.02  # of the energy: less is no difference
 KURTOSES = ((2.4, "flat"), (4.2, "Gaussian"), (9.0, "Laplace"))  # a uniform distribution has 1.8, these two 3 and 6
 CORRELATED, FLAT, UNCORRELATED, NEITHER = "correlated", "flat", "not correlated", "neither"
@@ -39,6 +40,7 @@ class Sums:
     numel: int
     nonzero: int
     powers: Array
+    octaves: Array  # how many of them are in each octave below the largest of all tensors
     neighbours: float  # Σ x[i]·x[i+1]
     time: Array  # energy of the largest elements, for each share of CURVE
     frequency: Array
@@ -92,6 +94,7 @@ def _sums(x: Array, scale: float) -> Sums:
         numel=x.size,
         nonzero=values.size,
         powers=np.array([np.sum(values**power) for power in range(5)]),
+        octaves=_octaves(values),
         neighbours=float(wide[:-1] @ wide[1:]),
         time=_energies(np.abs(wide)),
         frequency=_energies(PLAN.transform.norms(PLAN.transform.forward(wide))),
@@ -101,6 +104,10 @@ def _sums(x: Array, scale: float) -> Sums:
         coded=_coded(support, x.size),
         coded_random=_coded(random, x.size),
     )
+
+
+def _octaves(values: Array) -> Array:
+    return np.bincount(np.clip(-np.frexp(values)[1], 0, OCTAVES - 1), minlength=OCTAVES)
 
 
 def _energies(magnitudes: Array) -> Array:
@@ -130,6 +137,7 @@ def _facts(name: str, arrays: Sequence[Sums]) -> dict[str, Any]:
         "neighbour_correlation": _quotient(total.neighbours, energy),
         "kurtosis": kurtosis,
         "values": _label(kurtosis),
+        "octaves": [int(count) / max(1, total.nonzero) for count in total.octaves],
         "time": time,
         "frequency": frequency,
         "kind": _kind(time, frequency),
