@@ -222,6 +222,25 @@ def test_the_command_says_what_it_found(quick, tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_advice_leaves_the_last_word_to_the_ranking(quick):
+    """Smaller blocks than the verdict's chunks may find what is correlated."""
+    assert "unless one is first below" in advise.run({"w": laplace(1500)})["verdict"][0]
+
+
+def test_sizes_in_the_picture_are_few_and_written_out():
+    rows = [
+        {"candidate": f"{size}", "bytes": size, "times_smaller": 2.0, "reached": True, "error": 0.4}
+        for size in (2_100, 8_000, 29_000)
+    ]
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    from sparsewire.lab import advise_picture
+
+    advise_picture._draw_ranking(axes, {"rows": rows, "error": 0.5})
+    low, high = axes.get_xlim()
+    labels = [text.get_text() for text in axes.get_xticklabels(which="both") if low <= text.get_position()[0] <= high]
+    assert [label for label in labels if label] == ["2", "5", "10", "20", "50"]
+
+
 def test_json_alone_goes_to_stdout(quick, tmp_path, capsys):
     np.save(tmp_path / "g.npy", laplace(1500).astype(np.float16))
     assert run("advise", tmp_path / "g.npy", "--picture", tmp_path / "a.png", "--json") == 0

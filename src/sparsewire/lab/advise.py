@@ -37,9 +37,9 @@ FACTS += [
 RANKS = ["", "candidate", "bytes", "× smaller", "error", "sent", "scheme"]
 SENTENCES = {
     CORRELATED: "Correlated gradients, frequency keeps more: {}. Compare fft and dct below.",
-    UNCORRELATED: "Gradients that are not correlated, time keeps more: {}. Do without a transform.",
+    UNCORRELATED: "Gradients that are not correlated, time keeps more: {}. No transform, unless one is first below.",
     FLAT: "Values of about one size: frequency keeps more, as of any noise: {}. Compare fft and dct below.",
-    NEITHER: "Time and frequency keep as much: {}. Do without a transform.",
+    NEITHER: "Time and frequency keep as much: {}. No transform, unless one is first below.",
 }
 CAUTION = (
     "Errors are those of one step: memory=residual sends later what is missing. Equal errors are not equal accuracy: "

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from .candidates import FREQUENCY
 from .gradient_facts import SHARES
@@ -50,8 +51,8 @@ def _draw_values(axes: Axes, tensors: Sequence[Mapping[str, Any]]) -> None:
     for row in tensors:
         whole = row is tensors[-1]
         style = {"linewidth": 2.4, "label": f"{row['values']}{_whose(tensors)}"} if whole else THIN
-        sizes = [2.0**-octave for octave in range(len(row["octaves"]))]
-        axes.step(sizes, [100 * part for part in row["octaves"]], where="mid", color="#333333", **style)
+        edges = [2.0**-octave for octave in range(len(row["octaves"]) + 1)]
+        axes.stairs([100 * part for part in row["octaves"]], edges, color="#333333", **style)
     axes.set(xlabel="magnitude, of the largest", ylabel="values that are not zero, % per octave", title="Values")
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
@@ -63,7 +64,7 @@ def _whose(tensors: Sequence[Mapping[str, Any]]) -> str:
     return f", {tensors[-1]['tensor']} (thin: single ones)" if len(tensors) > 1 else ""
 
 
-def _finish(axes: Axes, legend: str) -> None:
+def _finish(axes: Axes, legend: Literal["upper left", "lower right"]) -> None:
     axes.grid(alpha=0.25)
     axes.legend(loc=legend, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
@@ -85,5 +86,8 @@ def _draw_ranking(axes: Axes, ranking: Mapping[str, Any]) -> None:
         note = f"{row['times_smaller']:,.1f} ×" if row["reached"] else f"out of reach: {row['error']:.2f} at best"
         axes.text(1.03 * size, place, note, va="center", fontsize=8, color="#333333")
     axes.set(xlabel="kB (and × smaller than float32)", xscale="log", xlim=(left, right))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda size, _: f"{size:,g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_title(f"Bytes with a relative error ≤ {ranking['error']:g}", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
