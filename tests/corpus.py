@@ -238,6 +238,8 @@ def check_decoded(sparse: sw.Sparse, max_numel: int | None, max_entries: int) ->
     if sparse.count:
         assert 0 <= sparse.indices[0] <= sparse.indices[-1] < sparse.size
         assert (np.diff(sparse.indices) > 0).all()
+    if sparse.transform is not None and max_numel is not None:
+        assert sparse.to_dense().shape == sparse.shape
 
 
 def survive_inspection(data: bytes, max_numel: int | None) -> None:

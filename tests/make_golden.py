@@ -145,6 +145,9 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
         "bfloat16",
     ),
     "select_error_budget": ("error_budget(bound=0.25) | indices=golomb | values=raw", PLAIN, "float32"),
+    # Chunks of 4 and blocks of 2: their coefficients have the same bits whoever transforms.
+    "preset_superneurons": ("superneurons(theta=0.8, bits=8, chunk=4)", PLAIN, "float32"),
+    "preset_demo": ("demo(topk=2, chunk=2)", PLAIN.reshape(10, 15), "float32"),
     "values_range_float": ("topk(k=40) | indices=rice | values=range_float", PLAIN, "float32"),
     "range_float_few_bits": ("nonzero | values=range_float(bits=5, mantissa=2)", abs(PLAIN), "bfloat16"),
     "range_float_auto": ("topk(k=40) | values=range_float(bits=auto, error=0.05)+deflate", PLAIN, "float64"),

@@ -105,6 +105,22 @@ def test_zeros_count_as_sparsity_not_as_values():
     assert row["nonzero"] == pytest.approx(0.1, abs=0.001) and row["values"] == "Laplace"
 
 
+def test_values_are_counted_by_octaves_below_the_largest_of_all():
+    rows = describe({"a": np.array([8, -4, 5, 0, 2.0**-60]), "b": np.array([2.0, 1.0, -1.0])})
+    counts = [np.array(row["octaves"]) * round(row["nonzero"] * row["numel"]) for row in rows]
+    assert counts[0][:4].tolist() == [3, 0, 0, 0] and counts[0][-1] == 1 and counts[1][:4].tolist() == [0, 1, 2, 0]
+    assert np.array_equal(counts[2], counts[0] + counts[1]) and sum(rows[2]["octaves"]) == pytest.approx(1)
+
+
+def test_only_what_is_not_zero_has_a_place():
+    """Where less than 1 % is not zero, zeros at the start would look like a cluster."""
+    rng = np.random.default_rng(0)
+    row = facts(np.where(rng.random(100_000) < 0.002, rng.standard_normal(100_000), 0).astype(np.float32))
+    assert row["nonzero"] < 0.003 and row["mean_run"] == pytest.approx(row["mean_run_random"], rel=0.02)
+    assert row["index_bits"] == pytest.approx(row["index_bits_random"], rel=0.05)
+    assert facts(np.zeros(2000, np.float32))["mean_run"] is None
+
+
 def test_steps_of_a_tensor_are_one_row_and_all_tensors_the_last():
     one, other = correlated(), correlated(seed=1)
     rows = describe({"w@0": one, "w@1": other, "b": laplace(2048)})
@@ -176,6 +192,7 @@ def test_a_search_finds_the_coarsest_setting_even_where_only_a_middle_one_meets_
 def test_a_tensor_of_zeros_costs_next_to_nothing():
     result = advise.run({"x": np.zeros(2000, np.float32)})
     assert all(row["reached"] and row["error"] == 0 for row in result["rankings"][0]["rows"])
+    assert "All elements are zero: 2,000 of them." in advise.show(result)
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -203,6 +220,25 @@ def test_the_command_says_what_it_found(quick, tmp_path, capsys):
     assert "Not correlated: 1 of 2 tensors (v)." in found["verdict"]
     assert "out of reach" in text and "sbc" in text and str(picture) in text
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_advice_leaves_the_last_word_to_the_ranking(quick):
+    """Smaller blocks than the verdict's chunks may find what is correlated."""
+    assert "unless one is first below" in advise.run({"w": laplace(1500)})["verdict"][0]
+
+
+def test_sizes_in_the_picture_are_few_and_written_out():
+    rows = [
+        {"candidate": f"{size}", "bytes": size, "times_smaller": 2.0, "reached": True, "error": 0.4}
+        for size in (2_100, 8_000, 29_000)
+    ]
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    from sparsewire.lab import advise_picture
+
+    advise_picture._draw_ranking(axes, {"rows": rows, "error": 0.5})
+    low, high = axes.get_xlim()
+    labels = [text.get_text() for text in axes.get_xticklabels(which="both") if low <= text.get_position()[0] <= high]
+    assert [label for label in labels if label] == ["2", "5", "10", "20", "50"]
 
 
 def test_json_alone_goes_to_stdout(quick, tmp_path, capsys):

@@ -117,6 +117,15 @@ def test_inspect_shows_the_parts_and_the_bound(saved, tmp_path, capsys):
         assert word in out
 
 
+def test_inspect_shows_counts_as_counts_and_theta_with_its_digits(saved, tmp_path, capsys):
+    run("encode", saved, "--scheme", "topk(k=1) | transform=dct(block=16) | values=range_float(bits=9, mantissa=4)")
+    capsys.readouterr()
+    assert run("inspect", tmp_path / "w.swf") == 0
+    notes = capsys.readouterr().out.splitlines()[-7:]
+    assert notes[:3] == ["transform.block: 16", "transform.two_dimensional: false", "transform.entries: 2,000"]
+    assert notes[3:] == ["transform.kept: 1", "transform.theta: 0.9995", "values.bits: 9", "values.mantissa: 4"]
+
+
 def test_inspect_json_is_what_inspect_says(saved, tmp_path, capsys):
     run("encode", saved)
     capsys.readouterr()

@@ -93,6 +93,13 @@ def test_arrays_that_cannot_be_measured_on_are_named(what, tmp_path, capsys):
         assert f"{name}: " in fails(capsys, "bench", what, tmp_path / f"{name}.npy")
 
 
+def test_scalars_beside_gradients_are_left_out(tmp_path, x, capsys):
+    np.savez(tmp_path / "a.npz", w=x, scale=np.float32(0.5), step=np.array(7), none=np.zeros(0, np.float32))
+    assert list(load_gradients([tmp_path / "a.npz"])) == ["w"]
+    np.savez(tmp_path / "b.npz", scale=np.float32(0.5))
+    assert "two or more elements" in fails(capsys, "advise", tmp_path / "b.npz")
+
+
 def test_arrays_of_one_name_from_two_files_are_kept_apart(tmp_path, x):
     for name in ("a", "b"):
         np.savez(tmp_path / f"{name}.npz", w=x)

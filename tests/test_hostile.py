@@ -6,6 +6,7 @@ import itertools
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
@@ -240,6 +241,17 @@ def bomb(codec: str) -> bytes:
 @pytest.mark.parametrize("codec", ["deflate", "zstd", "qsgd+deflate", "half+zstd", "deflate+deflate"])
 def test_a_compressed_bomb_is_not_expanded(codec: str) -> None:
     assert needing_more([(codec, bomb(codec))], 32) == []
+
+
+def test_inspection_expands_little_whatever_a_frame_claims() -> None:
+    frame = wire.unpack(sw.encode(np.ones(1000, np.float32), "topk(100%) | values=range_float+deflate"))
+    body = zlib.compress(bytes(128 * MEGABYTE), 1)
+    tracemalloc.start()
+    try:
+        info = sw.inspect(wire.pack(replace(frame, shape=(2**40,), count=2**40, values=body)), max_entries=2**63)
+        assert info["k"] == 2**40 and tracemalloc.get_traced_memory()[1] < 8 * MEGABYTE
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.skipif("native" not in BACKENDS, reason="the extension is not built here")

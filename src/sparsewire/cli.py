@@ -212,8 +212,15 @@ def _describe_frame(info: dict[str, Any]) -> str:
     facts = f"{info['dtype']} of shape {info['shape']}, {info['k']:,} of {info['entries']:,} entries"
     size = f"{info['ratio']:.1f}× smaller than the {info['dense_bytes']:,} bytes of the dense tensor"
     head = f"frame of version {info['version']}: {info['scheme']}\n{facts}, {size}\n"
-    notes = [f"{name}: {number(value)}" for name, value in info["notes"].items()]
+    notes = [f"{name}: {_note(value)}" for name, value in info["notes"].items()]
     return "\n".join([head, table(["section", "bytes", "bits/entry", "bound log2 C(d,k)/k"], rows), *notes])
+
+
+def _note(value: float) -> str:
+    """A count or a setting as it is; a share that is nearly 1 is not rounded to it."""
+    if isinstance(value, int):
+        return text(value) if isinstance(value, bool) else f"{value:,}"
+    return number(value, 6).rstrip("0").rstrip(".")
 
 
 # --- arguments ---------------------------------------------------------------------------------------------------

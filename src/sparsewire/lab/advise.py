@@ -37,9 +37,9 @@ FACTS += [
 RANKS = ["", "candidate", "bytes", "× smaller", "error", "sent", "scheme"]
 SENTENCES = {
     CORRELATED: "Correlated gradients, frequency keeps more: {}. Compare fft and dct below.",
-    UNCORRELATED: "Gradients that are not correlated, time keeps more: {}. Do without a transform.",
+    UNCORRELATED: "Gradients that are not correlated, time keeps more: {}. No transform, unless one is first below.",
     FLAT: "Values of about one size: frequency keeps more, as of any noise: {}. Compare fft and dct below.",
-    NEITHER: "Time and frequency keep as much: {}. Do without a transform.",
+    NEITHER: "Time and frequency keep as much: {}. No transform, unless one is first below.",
 }
 CAUTION = (
     "Errors are those of one step: memory=residual sends later what is missing. Equal errors are not equal accuracy: "
@@ -98,6 +98,8 @@ def run(arrays: Mapping[str, Array], errors: Sequence[float] = (0.5,)) -> dict[s
 def _verdict(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sentences: over all that is ranked, and which tensors of it are of another kind."""
     whole, share = facts[-1], SHARES[-1]
+    if not whole["nonzero"]:
+        return [f"All elements are zero: {whole['numel']:,} of them. There is nothing to compare."]
     kept = {kind: whole[kind][f"{share:g}"] for kind in ("frequency", "time")}
     figures = f"the largest {share:.0%} of the Fourier coefficients hold {kept['frequency']:.0%} of the energy, "
     figures += f"the largest {share:.0%} of the elements {kept['time']:.0%}"

@@ -34,10 +34,14 @@ def load_arrays(path: Path) -> dict[str, Array]:
 
 
 def load_gradients(paths: Iterable[Path]) -> dict[str, Array]:
-    """The arrays of several files by name (for a .npy, the file's); all of them can be measured on."""
+    """The arrays of several files by name (for a .npy, the file's); all of them can be measured on.
+
+    Arrays of fewer than two elements are left out where a file has others: a scale's gradient, the number of a step.
+    """
     found: dict[str, Array] = {}
     for path in dict.fromkeys(paths):
-        for key, array in load_arrays(path).items():
+        arrays = load_arrays(path)
+        for key, array in ({key: array for key, array in arrays.items() if array.size > 1} or arrays).items():
             name = key or path.stem
             if name in found:
                 name = _apart(path, key)

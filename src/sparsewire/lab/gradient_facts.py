@@ -27,6 +27,7 @@ PLAN = scheme("topk | transform=fft(chunk=4096) | indices=best")
 SHARES = (0.01, 0.05, 0.15)  # in the tables
 CURVE = tuple(sorted({*SHARES, *(round(float(part), 6) for part in np.geomspace(0.001, 1, 25))}))  # in the picture
 SUPPORT = 0.01  # the largest entries whose places are looked at
+OCTAVES = 32  # in which values are counted, from the largest of all down; what is smaller counts to the last
 MARGIN = 0.02  # of the energy: less is no difference
 KURTOSES = ((2.4, "flat"), (4.2, "Gaussian"), (9.0, "Laplace"))  # a uniform distribution has 1.8, these two 3 and 6
 CORRELATED, FLAT, UNCORRELATED, NEITHER = "correlated", "flat", "not correlated", "neither"
@@ -39,10 +40,11 @@ class Sums:
     numel: int
     nonzero: int
     powers: Array
+    octaves: Array  # how many of them are in each octave below the largest of all tensors
     neighbours: float  # Σ x[i]·x[i+1]
     time: Array  # energy of the largest elements, for each share of CURVE
     frequency: Array
-    count: int  # entries of the top 1 %; their runs, and the bytes that their indices take
+    count: int  # entries of the top 1 % that are not zero; their runs, and the bytes that their indices take
     runs: int
     runs_random: float
     coded: int
@@ -86,21 +88,26 @@ def tensor_name(key: str) -> str:
 def _sums(x: Array, scale: float) -> Sums:
     wide = x.astype(np.float64) / scale
     values = wide[wide != 0]
-    support, _ = kernels.topk(x, share(SUPPORT, x.size))
+    support, _ = kernels.topk(x, min(share(SUPPORT, x.size), values.size))  # zeros would tie at the lowest indices
     random = uniform_indices(x.size, support.size)
     return Sums(
         numel=x.size,
         nonzero=values.size,
         powers=np.array([np.sum(values**power) for power in range(5)]),
+        octaves=_octaves(values),
         neighbours=float(wide[:-1] @ wide[1:]),
         time=_energies(np.abs(wide)),
         frequency=_energies(PLAN.transform.norms(PLAN.transform.forward(wide))),
         count=support.size,
-        runs=1 + int(np.count_nonzero(np.diff(support) > 1)),
+        runs=int(np.count_nonzero(np.diff(support, prepend=-2) > 1)),
         runs_random=support.size * (x.size - support.size + 1) / x.size,
         coded=_coded(support, x.size),
         coded_random=_coded(random, x.size),
     )
+
+
+def _octaves(values: Array) -> Array:
+    return np.bincount(np.clip(-np.frexp(values)[1], 0, OCTAVES - 1), minlength=OCTAVES)
 
 
 def _energies(magnitudes: Array) -> Array:
@@ -123,17 +130,23 @@ def _facts(name: str, arrays: Sequence[Sums]) -> dict[str, Any]:
         "arrays": len(arrays),
         "numel": total.numel,
         "nonzero": total.nonzero / total.numel,
-        "mean_run": total.count / total.runs,
-        "mean_run_random": total.count / total.runs_random,
-        "index_bits": 8 * total.coded / total.count,
-        "index_bits_random": 8 * total.coded_random / total.count,
-        "neighbour_correlation": total.neighbours / energy if energy else None,
+        "mean_run": _quotient(total.count, total.runs),
+        "mean_run_random": _quotient(total.count, total.runs_random),
+        "index_bits": _quotient(8 * total.coded, total.count),
+        "index_bits_random": _quotient(8 * total.coded_random, total.count),
+        "neighbour_correlation": _quotient(total.neighbours, energy),
         "kurtosis": kurtosis,
         "values": _label(kurtosis),
+        "octaves": [int(count) / max(1, total.nonzero) for count in total.octaves],
         "time": time,
         "frequency": frequency,
         "kind": _kind(time, frequency),
     }
+
+
+def _quotient(part: float, whole: float) -> float | None:
+    """None where there is nothing to divide by: of zeros only."""
+    return part / whole if whole else None
 
 
 def _kept(energies: Array, energy: float) -> dict[str, float]:

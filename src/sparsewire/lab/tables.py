@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+
+NUMBER = re.compile(r"[-−]?\d(?!\d*\.[^\d])")  # how a number starts; `0.weight` is a name
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -19,6 +22,11 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     -----  ----
     rice    8.1
     raw    32.0
+    >>> print(table(["tensor", "mean"], [["0.weight", "-0.5"], ["0.bias", "12.0"]]))
+    tensor    mean
+    --------  ----
+    0.weight  -0.5
+    0.bias    12.0
     """
     columns = [_column(header, cells) for header, *cells in zip(headers, *rows, strict=True)]
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
@@ -26,7 +34,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _column(header: str, cells: Sequence[str]) -> list[str]:
     width = max(map(len, (header, *cells)))
-    numbers = all(cell[:1].isdigit() for cell in cells if cell)
+    numbers = all(NUMBER.match(cell) for cell in cells if cell)
     lines = [header, "-" * width, *cells]
     return [line.rjust(width) if numbers else line.ljust(width) for line in lines]
 

@@ -10,6 +10,8 @@ from ..errors import SchemeError
 from ..kernels import Array
 from .raw import RawValues
 
+NOTED = 2**26  # bytes that are expanded for `notes`
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -65,7 +67,10 @@ class Chain:
         return {} if self.squeezers else self.source.parts(body, ctx)
 
     def notes(self, body: memoryview, ctx: Context) -> Mapping[str, float]:
+        """None where much would have to be expanded only to be looked at: few bytes may claim any size."""
         ctx = self._facts(ctx)
+        if self.squeezers and self.source.size_limit(ctx) > NOTED:
+            return {}
         return self.source.notes(self._expand(body, ctx), ctx)
 
     def _facts(self, ctx: Context) -> Context:
