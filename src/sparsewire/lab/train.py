@@ -101,12 +101,20 @@ def run_cell(cell: Cell, on_step: OnStep = lambda event: None, limit: float = 36
 
 
 def _measured(cell: Cell, on_step: OnStep, limit: float) -> Record:
+    _check_data(cell)
     nodes, facts = count_nodes(cell.ranks, cell.ranks_per_node), cell.facts
     passed = ("workload", "data", "seed", "steps", "warmup", "batch", "tests", "learning_rate")
     order = {**{name: facts[name] for name in passed}, "arm": cell.way.arm(cell.steps)}
     with places_for(nodes, cell.rate, cell.ranks_per_node) as places:
         found = launch_ranks("sparsewire.lab.train_job:train_cell", order, places, on_step, limit)
     return summary(cell, found)
+
+
+def _check_data(cell: Cell) -> None:
+    """Its file is there, before ranks are started for it."""
+    file = WORKLOADS[cell.workload].file
+    if file and not Path(cell.data, file).exists():
+        raise InputError(f"{Path(cell.data, file)} is not there: name its folder with --data")
 
 
 def summary(cell: Cell, ranks: Sequence[Mapping[str, Any]]) -> Record:
