@@ -99,9 +99,9 @@ def axis(label: str, values: Sequence[float], log: bool = False, write: Write | 
 
 
 def _steps(low: float, high: float) -> list[float]:
-    raw = (high - low) / 5
+    raw = (high - low) / 6
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= raw)
+    step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= raw)
     return [step * number for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
