@@ -75,14 +75,15 @@ def run(cells: Sequence[Cell], output: Path, limit: float = 3600.0) -> list[Reco
     """The records of all cells, in their order; what has finished before is taken from the file."""
     known = results.finished(results.read(output)) if output.is_file() else {}
     left = [cell for cell in cells if cell.key not in known]
+    progress = Progress(left, len(cells) - len(left))
     if left:
         results.prepare(output)
-    with Progress(left, len(cells) - len(left)) as progress:
-        for cell in left:
-            progress.start(cell)
-            known[cell.key] = record = run_cell(cell, progress.step, limit)
-            results.append(output, record)
-            progress.finish(record)
+        with results.alone(output), progress:
+            for cell in left:
+                progress.start(cell)
+                known[cell.key] = record = run_cell(cell, progress.step, limit)
+                results.append(output, record)
+                progress.finish(record)
     return [known[cell.key] for cell in cells]
 
 
