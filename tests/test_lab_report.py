@@ -194,6 +194,18 @@ def test_one_rank_sends_nothing_and_is_no_point_of_bytes_against_ranks(tmp_path)
     assert "2 ranks" in said and "4 ranks" in said and "1 ranks" not in said
 
 
+def test_numbers_of_ranks_are_where_the_axis_is_marked(tmp_path):
+    _, text = reported(tmp_path, [record("synthetic-25m", "ddp", "1gbit", ranks) for ranks in (2, 4, 6)])
+    picture = text.partition("Bytes against ranks")[2].partition("<svg")[2].partition("</svg>")[0]
+    assert re.findall(r'y="254.0" text-anchor="middle">(\w+)<', picture) == ["2", "4", "6"]
+
+
+def test_a_way_keeps_its_name_when_it_is_run_again_without_one(tmp_path):
+    named = record("synthetic-25m", "ddp", "1gbit", name="plain DDP")
+    page, _ = reported(tmp_path, [named, record("synthetic-25m", "ddp", "100mbit", name="ddp")])
+    assert [row[3] for row in page.rows[1:3]] == ["plain DDP"] * 2
+
+
 def test_only_seeds_are_averaged(tmp_path):
     """Each learning rate has a row of its own, and is compared with plain DDP's at the same one."""
     scores = {("ddp", 0.1): 0.9, ("ddp", 0.2): 0.8, ("fp16", 0.1): 0.91, ("fp16", 0.2): 0.82}

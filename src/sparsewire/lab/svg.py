@@ -56,13 +56,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """From low to high; the numbers at its ticks are written by `write`, with so many digits as tell them apart."""
+    """From low to high; the numbers at its ticks are written by `write`, with so many digits as tell them apart. Ticks
+    are `at` what is counted, such as ranks, or else at round numbers."""
 
     label: str
     low: float
     high: float
     log: bool = False
     write: Write = field(default=lambda value, digits: compact(value, digits))
+    at: Sequence[float] = ()
 
     def share(self, value: float) -> float:
         """Where a value is, from 0 to 1."""
@@ -70,6 +72,8 @@ class Axis:
         return (at - low) / (high - low)
 
     def ticks(self) -> list[float]:
+        if self.at:
+            return list(self.at)
         powers = self._inside(_powers(self.low, self.high)) if self.log else []
         return powers if len(powers) > 1 else self._inside(_steps(self.low, self.high))
 
