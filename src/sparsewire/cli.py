@@ -65,7 +65,7 @@ def _open_outputs() -> None:
         while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
         os.close(free)
-        sys.stdout, sys.stderr = sys.stdout or open(1, "w"), sys.stderr or open(2, "w")
+        sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
 
 
 def _fail(message: str) -> int:

@@ -49,8 +49,9 @@ def _add_net(kinds: Any) -> None:
 def _add_train(kinds: Any) -> None:
     parser = add(
         kinds, "train", lab("train"), "train workloads in several ways over such links, a line of results each",
-        "Settings are those of FILE, or of the flags, of which lists are combined; flags may be repeated. A cell that is in the results "
-        "already is not run again; one that fails is recorded, and the rest goes on. Exit status: 1 if one failed.",
+        "Settings are those of FILE, or of the flags, of which lists are combined; flags may be repeated. A cell that "
+        "is in the results already is not run again; one that fails is recorded, and the rest goes on. Exit status: 1 "
+        "if one failed.",
     )  # fmt: skip
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.toml", help="instead of flags: docs/LAB.md")
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}

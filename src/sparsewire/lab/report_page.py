@@ -170,8 +170,8 @@ def _cell(cell: Value, stays: bool = False) -> str:
         words = ", ".join(link(place, words) for place, words in cell.places)
         return f'<td data-value="{_line_order(cell.places[0][0])}">{words}</td>'
     text = cell if isinstance(cell, str) else cell.text
-    words = _is_words(cell)
-    kind = _classes(words=words, short=words and len(text) <= SHORT, stays=stays)
+    left = _is_words(cell)
+    kind = _classes(words=left, short=left and len(text) <= SHORT, stays=stays)
     order = f' data-value="{_script_number(cell.value)}"' if isinstance(cell, Number) else ""
     return f"<td{kind}{order}>{escape(text)}</td>"
 
