@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -22,6 +25,15 @@ def x() -> np.ndarray:
 def saved(tmp_path: Path, x: np.ndarray) -> Path:
     np.save(tmp_path / "w.npy", x)
     return tmp_path / "w.npy"
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no shell here")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "status"), [(["list"], 0), (["inspect", "/no/such"], 2)])
+def test_outputs_that_are_closed_from_the_start_are_no_error(closed, words, status):
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "sparsewire", *words]
+    done = subprocess.run(shell, capture_output=True, text=True)
+    assert done.returncode == status and "Traceback" not in done.stderr
 
 
 def test_bfloat16_arrays_that_ml_dtypes_saved_are_read(tmp_path, x, capsys):

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from command_line import fails, run
 
-from sparsewire.errors import InputError
-from sparsewire.lab import commands
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.lab import commands, net
 from sparsewire.lab.commands import Commands, _ended, rank_environment
 from sparsewire.lab.launch import Place
 from sparsewire.lab.network import Network, obstacle, remove_leftovers
@@ -219,6 +219,22 @@ def test_mistakes_are_said(no_root, capsys, words, said):
     capsys.readouterr()
     assert run("lab", "net", *words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_program_that_is_not_there_is_refused_in_namespaces_too(capsys):
+    assert "no-such-program is not found" in fails(capsys, "lab", "net", "--", "no-such-program")
+
+
+@pytest.mark.parametrize(("rate", "status", "said"), [("unlimited", 0, "127.0.0.1"), ("1mbit", 2, "--rate unlimited")])
+def test_where_namespaces_turn_out_to_be_forbidden_ranks_run_without(monkeypatch, capfd, rate, status, said):
+    def forbidden(*_: object) -> None:
+        raise SparsewireError("mount: Permission denied")
+
+    monkeypatch.setattr(net, "obstacle", lambda: None)
+    monkeypatch.setattr(Network, "__init__", forbidden)
+    assert run("lab", "net", "--rate", rate, "--", "echo", "hi") == status
+    out, err = capfd.readouterr()
+    assert "mount: Permission denied" in err and said in err and ("[1] hi" in out) == (status == 0)
 
 
 @pytest.mark.parametrize("word", ["soon:1mbit", "5s", "5s:fast", "nan:1mbit", "inf:1mbit", "-5s:1mbit"])

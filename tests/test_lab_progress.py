@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,17 @@ def test_the_line_stays_on_one_row_with_the_time_left(shown, width):
     rows = shown(width)
     assert len(rows) == 4 and all(len(row) < width for row in rows)
     assert re.match(r"\[1/1\] \d+ s left; step 3", rows[-1])
+
+
+def test_the_time_left_goes_by_the_same_way_if_it_has_run(monkeypatch, capsys):
+    clock = iter([0.0, 100.0, 100.0, 110.0, 110.0])  # a slow way, and a fast one
+    cells = [replace(CELL, way=read_way(way), seed=seed) for seed in (1, 2) for way in ("ddp", "topk(1%)")]
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with Progress([*cells[:2], cells[3]], 0) as progress:
+        for cell in cells[:2]:
+            progress.start(cell)
+            progress.finish({"step_ms": 1.0})
+    assert capsys.readouterr().err.splitlines()[-1].endswith(", 10 s left")
 
 
 def test_a_wide_terminal_shows_all(shown):

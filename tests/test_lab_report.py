@@ -155,6 +155,26 @@ def test_a_training_that_diverged_is_shown_as_that(tmp_path):
     assert len(curve) == 60, "of 120 steps"
 
 
+def test_noise_has_no_loss_curve_however_long_it_was_trained(tmp_path):
+    page, _ = reported(tmp_path, [record("synthetic-25m", "ddp", "1gbit", loss=[7.0] * 40, step_seconds=[0.1] * 40)])
+    assert "Loss curves" not in page.titles
+
+
+def test_on_a_phone_a_way_stays_beside_its_figures(whole):
+    _, text, _ = whole
+    table = text.partition("all ways at all settings")[2].partition("</table>")[0]
+    rows = [re.findall(r'<t[hd][^>]*class="[^"]*stays[^"]*"[^>]*>(.*?)</t', row) for row in table.split("<tr>")[1:]]
+    assert len(rows) == 24 and all(len(row) == 1 for row in rows) and "way" in rows[0][0] and rows[1] == ["ddp"]
+    assert re.search(r"@media \(max-width: 50rem\) { \.stays { position: sticky; left: 0", text)
+
+
+def test_times_of_all_lengths_can_be_told_apart(whole):
+    """Ways may differ by a factor of a hundred."""
+    time = whole[1].partition("Time to accuracy")[2].partition("</svg>")[0]
+    marks = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', time)]
+    assert marks[1] - marks[0] > 1.5 * (marks[2] - marks[1]), "on a logarithmic axis"
+
+
 def test_one_seed_that_diverged_of_two_takes_the_score(tmp_path):
     good = record("gpt-text", "fp16", "1gbit", score=1.5, score_kind="loss")
     page, _ = reported(tmp_path, [good, diverged("gpt-text", "fp16", "1gbit", seed=2)])
@@ -172,6 +192,18 @@ def test_one_rank_sends_nothing_and_is_no_point_of_bytes_against_ranks(tmp_path)
     page, _ = reported(tmp_path, [alone, *(record("synthetic-25m", "ddp", "1gbit", ranks) for ranks in (2, 4))])
     said = next(words for words in page.pictures if words.startswith("Bytes a step against ranks"))
     assert "2 ranks" in said and "4 ranks" in said and "1 ranks" not in said
+
+
+def test_numbers_of_ranks_are_where_the_axis_is_marked(tmp_path):
+    _, text = reported(tmp_path, [record("synthetic-25m", "ddp", "1gbit", ranks) for ranks in (2, 4, 6)])
+    picture = text.partition("Bytes against ranks")[2].partition("<svg")[2].partition("</svg>")[0]
+    assert re.findall(r'y="254.0" text-anchor="middle">(\w+)<', picture) == ["2", "4", "6"]
+
+
+def test_a_way_keeps_its_name_when_it_is_run_again_without_one(tmp_path):
+    named = record("synthetic-25m", "ddp", "1gbit", name="plain DDP")
+    page, _ = reported(tmp_path, [named, record("synthetic-25m", "ddp", "100mbit", name="ddp")])
+    assert [row[3] for row in page.rows[1:3]] == ["plain DDP"] * 2
 
 
 def test_only_seeds_are_averaged(tmp_path):
@@ -247,9 +279,9 @@ def test_what_a_record_lacks_is_named(tmp_path, capsys):
 
 
 def test_ticks_that_are_close_have_labels_that_differ():
-    for low, high in ((96.81, 96.94), (5.0001, 5.0004), (0, 1), (1_234_500, 1_234_600)):
+    for low, high in ((96.81, 96.94), (0.9516, 0.9633), (5.0001, 5.0004), (0, 1), (1_234_500, 1_234_600)):
         words = [words for _, words in axis("", [low, high]).labels()]
-        assert len(words) > 1 and len(set(words)) == len(words)
+        assert len(words) > 2 and len(set(words)) == len(words)
     assert [words for _, words in Axis("", 0, 1000).labels()] == ["0", "200", "400", "600", "800", "1k"]
     assert len(axis("", [2.5, 3.0], log=True).labels()) > 1, "though no power of ten is near"
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +52,17 @@ def test_only_a_newline_ends_a_line(tmp_path, mark):
 def test_one_document_over_several_lines_is_one_record(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"key": "a", "rows": [1]}, indent=2))
     assert keys(tmp_path / "a.json") == [(1, "a")]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+def test_only_one_start_at_a_time_adds_to_a_file(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with results.alone(path):
+        with pytest.raises(InputError, match="another start adds to it"), results.alone(path):
+            pass
+        results.append(path, {"key": "a"})
+    with results.alone(path), results.alone(Path(os.devnull)), results.alone(Path(os.devnull)):
+        assert keys(path) == [(1, "a")]
 
 
 def test_the_folder_is_made_and_what_cannot_be_written_is_said(tmp_path):

@@ -164,6 +164,11 @@ def test_settings_beside_the_grids_are_those_of_all_of_them():
         all_cells({"seed": 1, "grid": [{"workloads": "mlp-digits", "ways": "ddp"}]})
 
 
+def test_data_are_found_wherever_a_command_is_repeated():
+    (cell,) = all_cells({"workloads": "lenet-mnist", "ways": "ddp"}, Path("here"))
+    assert cell.data == str(Path("here").absolute()) in shlex.split(cell.command)
+
+
 def test_a_cell_with_two_names_is_one():
     assert len(all_cells({"workloads": "mlp-digits", "ways": {"a": "ddp", "b": "ddp"}})) == 1
 
@@ -198,6 +203,27 @@ def test_a_record_has_medians_after_the_warmup_and_a_command_that_repeats_it(fak
     assert again[0] == "sparsewire" and run(*again[1:]) == 0
     assert lines(tmp_path / again[-1])[0]["key"] == record["key"] and fake[0] == fake[1], "it ran once more"
     assert len(lines(tmp_path / "out" / "lab.jsonl")) == 1
+
+
+def test_flags_may_be_repeated_and_have_several_values(fake, tmp_path):
+    words = ["--workload", "synthetic-1m", "--way", "ddp", "topk(1%)", "--way", "bf16", "--seed", 1, "--seed", 2]
+    assert run("lab", "train", *words, "--ranks", 1, "--ranks", 2, "-o", tmp_path / "a.jsonl") == 0
+    assert len(lines(tmp_path / "a.jsonl")) == 3 * 2 * 2
+
+
+def test_without_its_data_a_cell_fails_before_ranks_are_started(fake, tmp_path, capsys):
+    words = ["--workload", "lenet-mnist", "synthetic-1m", "--way", "ddp", "--data", tmp_path]
+    assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 1
+    out, err = capsys.readouterr()
+    assert f"{tmp_path / 'mnist.npz'} is not there: name its folder with --data" in out
+    assert " s left" not in err, "a failure says nothing about the time that others take"
+    assert len(fake) == 1 and [bool(record.get("error")) for record in lines(tmp_path / "a.jsonl")] == [True, False]
+
+
+@pytest.mark.parametrize("workload", [name for name, known in WORKLOADS.items() if known.file])
+def test_the_files_that_workloads_name_are_those_that_they_read(tmp_path, workload):
+    with pytest.raises((OSError, SparsewireError), match=str(WORKLOADS[workload].file)):
+        WORKLOADS[workload].task.load(tmp_path)
 
 
 def test_of_periodic_ways_the_mean_step_is_told(fake, tmp_path):

@@ -37,6 +37,7 @@ MAX_DENSE = 2**31
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Exit status: 0 success, 1 a check failed, 2 wrong usage or input, 130 interrupted."""
+    _open_outputs()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -55,6 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"not enough memory: {error}")
     except (SparsewireError, OSError, UnicodeError) as error:
         return _fail(_describe(error))
+
+
+def _open_outputs() -> None:
+    """Those that were closed before the start, as by `>&-`, lead nowhere; no file that is opened later is in their
+    place."""
+    if sys.stdout is None or sys.stderr is None:
+        while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(free)
+        sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
 
 
 def _fail(message: str) -> int:

@@ -91,7 +91,13 @@ def cells_of(grid: Mapping[str, Any], data: Path) -> Iterator[Cell]:
     lists = [told[name] for name in ("workloads", "rates", "ranks", "seeds", "ways")]
     for workload, rate, ranks, seed, way in itertools.product(*lists):
         count_nodes(ranks, told["ranks_per_node"])
-        yield Cell(workload, way, rate, seed, ranks, told["ranks_per_node"], *_settings(workload, told), str(data))
+        folder = _folder(workload, data)
+        yield Cell(workload, way, rate, seed, ranks, told["ranks_per_node"], *_settings(workload, told), folder)
+
+
+def _folder(workload: str, data: Path) -> str:
+    """Wherever its command is repeated; as it is told if nothing is read from there."""
+    return str(data.absolute() if WORKLOADS[workload].file else data)
 
 
 def _settings(workload: str, told: Mapping[str, Any]) -> tuple[int, int, int, int, float]:

@@ -49,19 +49,21 @@ def _add_net(kinds: Any) -> None:
 def _add_train(kinds: Any) -> None:
     parser = add(
         kinds, "train", lab("train"), "train workloads in several ways over such links, a line of results each",
-        "Settings are those of FILE, or of the flags, of which lists are combined. A cell that is in the results "
-        "already is not run again; one that fails is recorded, and the rest goes on. Exit status: 1 if one failed.",
+        "Settings are those of FILE, or of the flags, of which lists are combined; flags may be repeated. A cell that "
+        "is in the results already is not run again; one that fails is recorded, and the rest goes on. Exit status: 1 "
+        "if one failed.",
     )  # fmt: skip
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.toml", help="instead of flags: docs/LAB.md")
-    parser.add_argument("--workload", nargs="+", metavar="NAME", help=", ".join(WORKLOAD_NAMES))
+    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
+    parser.add_argument("--workload", **several, metavar="NAME", help=", ".join(WORKLOAD_NAMES))
     parser.add_argument(
-        "--way", action="append",
+        "--way", **several,
         help='ddp, fp16, bf16, powersgd, post-local-sgd, auto, a scheme or "local:SCHEME"; settings follow after '
-        "semicolons; may be repeated",
+        "semicolons",
     )  # fmt: skip
-    parser.add_argument("--rate", type=read_rate, nargs="+", help="100mbit, 1gbit or unlimited (the default)")
-    parser.add_argument("--seed", type=whole, nargs="+", help="default: 1")
-    parser.add_argument("--ranks", type=count, nargs="+", metavar="N", help="default: 4")
+    parser.add_argument("--rate", type=read_rate, **several, help="100mbit, 1gbit or unlimited (the default)")
+    parser.add_argument("--seed", type=whole, **several, help="default: 1")
+    parser.add_argument("--ranks", type=count, **several, metavar="N", help="default: 4")
     _add_ranks_per_node(parser, None)
     parser.add_argument("--steps", type=count, help="default: the workload's, as all of the following")
     parser.add_argument("--warmup", type=whole, metavar="STEPS", help="at the beginning that are not timed")

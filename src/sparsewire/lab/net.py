@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..errors import InputError
+from ..errors import InputError, SparsewireError
 from .arguments import UNLIMITED
 from .commands import Commands
 from .lab_arguments import Change
@@ -21,6 +22,8 @@ def main(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise InputError("no command: sparsewire lab net --ranks 4 --rate 100mbit -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise InputError(f"{command[0]} is not found, or not a program that you may run")
     nodes, rates = count_nodes(args.ranks, args.ranks_per_node), args.rates or args.rate
     per_node = args.ranks_per_node
     with (
@@ -42,20 +45,33 @@ def places_for(
     nodes: int, rate: str | Sequence[str], per_node: int = 1, changes: bool = False
 ) -> Iterator[Sequence[Place]]:
     """A network; this machine's own loopback where nothing is limited and namespaces cannot be made."""
-    check_rates(rates_of(nodes, rate), changes)
-    problem = obstacle()
-    if problem is None:
-        with Network(nodes, rate, per_node) as found:
+    rates = rates_of(nodes, rate)
+    found = _network(nodes, rates, per_node)
+    if isinstance(found, Network):
+        with found:
             yield found
     else:
-        print(f"sparsewire lab: {problem}; the ranks meet on 127.0.0.1", file=sys.stderr)
+        _refuse_limits(found, rates, changes)
+        print(f"sparsewire lab: {found}; the ranks meet on 127.0.0.1", file=sys.stderr)
         yield [Place()] * (nodes * per_node)
+
+
+def _network(nodes: int, rates: Sequence[str], per_node: int) -> Network | str:
+    """Or the reason why there is none, which may show only in making it, as where a container forbids mounts."""
+    try:
+        return obstacle() or Network(nodes, rates, per_node)
+    except SparsewireError as error:
+        return str(error)
 
 
 def check_rates(rates: Iterable[str], changes: bool = False) -> None:
     """Limits can be set here, if there are any."""
-    problem = obstacle()
-    if problem is not None and (changes or {*rates} != {UNLIMITED}):
+    if problem := obstacle():
+        _refuse_limits(problem, rates, changes)
+
+
+def _refuse_limits(problem: str, rates: Iterable[str], changes: bool) -> None:
+    if changes or {*rates} != {UNLIMITED}:
         raise InputError(f"{problem}; without limits this runs here: --rate {UNLIMITED}")
 
 

@@ -204,8 +204,9 @@ def _told(key: Key, alike: Alike) -> str:
 
 
 def _names(runs: Sequence[Run]) -> dict[str, str]:
-    """Ways by their text: the name that they were given, unless another way has it too."""
-    given = {run.way: str(run.record["name"]) for run in runs}
+    """Ways by their text: the name that they were given last, unless another way has it too."""
+    given = {run.way: run.way for run in runs}
+    given |= {run.way: str(run.record["name"]) for run in runs if run.record["name"] != run.way}
     shared = {name for name in given.values() if list(given.values()).count(name) > 1}
     return {way: way if name in shared else name for way, name in given.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .curves import front
@@ -94,7 +95,8 @@ def _ranks(title: str, ways: Sequence[Sequence[Group]]) -> str:
         lines.append(Line(style, marks))
         names.append((style, groups[0].way_name))
     every = [mark for line in lines for mark in line.marks]
-    x = axis("ranks", [mark.x for mark in every], log=True)
+    counts = sorted({mark.x for mark in every})
+    x = replace(axis("ranks", counts, log=True), at=counts)
     y = axis("bytes a rank sends in a step", [mark.y for mark in every], log=True)
     table = html_table(["way", "ranks", "bytes a step", "lines"], rows, f"bytes by ranks, {title}")
     said = "; ".join(mark.title for mark in every)

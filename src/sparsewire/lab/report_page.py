@@ -35,6 +35,8 @@ th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align:
 th { background: var(--head); position: sticky; top: 0; white-space: normal }
 th.words, td.words { text-align: left; white-space: normal } td.words { min-width: 7rem }
 td.short { white-space: nowrap; min-width: 0 }
+@media (max-width: 50rem) { .stays { position: sticky; left: 0; z-index: 1 } td.stays { background: var(--back) }
+  th.stays { z-index: 2 } }
 th button { all: unset; cursor: pointer; font-weight: 600 } th button:focus-visible { outline: 2px solid var(--link) }
 th[aria-sort=ascending] button::after { content: " ▲" } th[aria-sort=descending] button::after { content: " ▼" }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%%, 26rem), 1fr)); gap: 1.5rem;
@@ -53,6 +55,7 @@ pre { white-space: pre-wrap; background: var(--head); padding: .6rem; font-size:
 %(marks)s
 """
 SHORT = 20  # characters that stay on one line
+STAYS = ("way", "codec")  # columns that stay on a phone's screen when it shows those to their right
 SCRIPT = """
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
   const head = button.parentElement, row = head.parentElement, body = row.closest("table").tBodies[0];
@@ -136,7 +139,8 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[Value]], caption:
     """Sortable by any column."""
     words = [_is_words(cell) for cell in rows[0]] if rows else [True] * len(headers)
     heads = "".join(_head(header, left) for header, left in zip(headers, words, strict=True))
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+    stays = [header in STAYS for header in headers]
+    body = "".join(f"<tr>{''.join(map(_cell, row, stays))}</tr>\n" for row in rows)
     return (
         f'<div class="scroll"><table><caption class="soft">{escape(caption)}</caption>'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
@@ -144,20 +148,30 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[Value]], caption:
 
 
 def _head(header: str, words: bool) -> str:
-    kind = ' class="words"' if words else ""
+    kind = _classes(words=words, stays=header in STAYS)
     return f'<th scope="col"{kind}><button type="button">{escape(header)}</button></th>'
+
+
+def _classes(**which: bool) -> str:
+    """
+    >>> _classes(words=True, short=False), _classes(words=False)
+    (' class="words"', '')
+    """
+    names = " ".join(name for name, wanted in which.items() if wanted)
+    return f' class="{names}"' if names else ""
 
 
 def _is_words(cell: Value) -> bool:
     return isinstance(cell, str) or (isinstance(cell, Number) and cell.words)
 
 
-def _cell(cell: Value) -> str:
+def _cell(cell: Value, stays: bool = False) -> str:
     if isinstance(cell, Links):
         words = ", ".join(link(place, words) for place, words in cell.places)
         return f'<td data-value="{_line_order(cell.places[0][0])}">{words}</td>'
     text = cell if isinstance(cell, str) else cell.text
-    kind = f' class="words{" short" * (len(text) <= SHORT)}"' if _is_words(cell) else ""
+    left = _is_words(cell)
+    kind = _classes(words=left, short=left and len(text) <= SHORT, stays=stays)
     order = f' data-value="{_script_number(cell.value)}"' if isinstance(cell, Number) else ""
     return f"<td{kind}{order}>{escape(text)}</td>"
 

@@ -146,7 +146,8 @@ def _score_over_time(setting: Setting, groups: Sequence[Group]) -> str:
     kind = groups[0].kind
     lines = [line for group in groups for run in group.runs for line in _history_lines(group, run)]
     rows = [_history_row(group, run, one) for group in groups for run in group.runs for one in run.history()]
-    x = axis("seconds of training", [mark.x for line in lines for mark in line.marks])
+    spent = [mark.x for line in lines for mark in line.marks]
+    x = axis("seconds of training", spent, log=min(spent, default=1.0) > 0)
     y = axis(_unit(kind, all(map(_validated, groups))), [mark.y for line in lines for mark in line.marks],
              write=_writer(kind))  # fmt: skip
     table = html_table(["way", "step", "seconds", "score", "line"], rows, f"score by time, {setting}")
@@ -224,7 +225,9 @@ def _score_by_bytes(setting: Setting, groups: Sequence[Group]) -> str:
 
 
 def loss_curves(groups: Sequence[Group]) -> str:
-    trained = [group for group in groups if len(group.runs[0].record["loss"]) >= 20]
+    """Of what is trained to be good at something; noise only takes its time."""
+    scored = [group for group in groups if group.runs[0].record["score_kind"]]
+    trained = [group for group in scored if len(group.runs[0].record["loss"]) >= 20]
     some = [_losses(setting, of) for setting, of in by_setting(trained).items()]
     words = "Training loss, the mean over the ranks, smoothed over a fortieth of the steps; a line for each seed. "
     words += f"There is none where a training has diverged, to no number or to over {FAR} times its first loss."

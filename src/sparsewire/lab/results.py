@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from .tables import plain
+
+if sys.platform != "win32":
+    import fcntl
 
 Record = dict[str, Any]
 
@@ -22,6 +27,19 @@ def prepare(path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"{path}: no results can be written there ({error.strerror}): name another file") from None
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """No other start adds to the file meanwhile, which would run the same cells, and disturb ours. The kernel ends this
+    with the process, however that ends."""
+    with open(path, "ab") as file:
+        if sys.platform != "win32" and path.is_file():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{path}: another start adds to it: wait for its end, or name another file") from None
+        yield
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:

@@ -56,13 +56,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """From low to high; the numbers at its ticks are written by `write`, with so many digits as tell them apart."""
+    """From low to high; the numbers at its ticks are written by `write`, with so many digits as tell them apart. Ticks
+    are `at` what is counted, such as ranks, or else at round numbers."""
 
     label: str
     low: float
     high: float
     log: bool = False
     write: Write = field(default=lambda value, digits: compact(value, digits))
+    at: Sequence[float] = ()
 
     def share(self, value: float) -> float:
         """Where a value is, from 0 to 1."""
@@ -70,6 +72,8 @@ class Axis:
         return (at - low) / (high - low)
 
     def ticks(self) -> list[float]:
+        if self.at:
+            return list(self.at)
         powers = self._inside(_powers(self.low, self.high)) if self.log else []
         return powers if len(powers) > 1 else self._inside(_steps(self.low, self.high))
 
@@ -99,9 +103,9 @@ def axis(label: str, values: Sequence[float], log: bool = False, write: Write | 
 
 
 def _steps(low: float, high: float) -> list[float]:
-    raw = (high - low) / 5
+    raw = (high - low) / 6
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= raw)
+    step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= raw)
     return [step * number for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 

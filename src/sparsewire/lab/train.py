@@ -75,14 +75,15 @@ def run(cells: Sequence[Cell], output: Path, limit: float = 3600.0) -> list[Reco
     """The records of all cells, in their order; what has finished before is taken from the file."""
     known = results.finished(results.read(output)) if output.is_file() else {}
     left = [cell for cell in cells if cell.key not in known]
+    progress = Progress(left, len(cells) - len(left))
     if left:
         results.prepare(output)
-    with Progress(left, len(cells) - len(left)) as progress:
-        for cell in left:
-            progress.start(cell)
-            known[cell.key] = record = run_cell(cell, progress.step, limit)
-            results.append(output, record)
-            progress.finish(record)
+        with results.alone(output), progress:
+            for cell in left:
+                progress.start(cell)
+                known[cell.key] = record = run_cell(cell, progress.step, limit)
+                results.append(output, record)
+                progress.finish(record)
     return [known[cell.key] for cell in cells]
 
 
@@ -101,12 +102,20 @@ def run_cell(cell: Cell, on_step: OnStep = lambda event: None, limit: float = 36
 
 
 def _measured(cell: Cell, on_step: OnStep, limit: float) -> Record:
+    _check_data(cell)
     nodes, facts = count_nodes(cell.ranks, cell.ranks_per_node), cell.facts
     passed = ("workload", "data", "seed", "steps", "warmup", "batch", "tests", "learning_rate")
     order = {**{name: facts[name] for name in passed}, "arm": cell.way.arm(cell.steps)}
     with places_for(nodes, cell.rate, cell.ranks_per_node) as places:
         found = launch_ranks("sparsewire.lab.train_job:train_cell", order, places, on_step, limit)
     return summary(cell, found)
+
+
+def _check_data(cell: Cell) -> None:
+    """Its file is there, before ranks are started for it."""
+    file = WORKLOADS[cell.workload].file
+    if file and not Path(cell.data, file).exists():
+        raise InputError(f"{Path(cell.data, file)} is not there: name its folder with --data")
 
 
 def summary(cell: Cell, ranks: Sequence[Mapping[str, Any]]) -> Record:

@@ -14,7 +14,7 @@ from .launch import Event
 
 
 class Progress:
-    """Estimates go by the cells that were finished: those of the same workload and rate, if there are any."""
+    """Estimates go by the cells that came to an end: those of the same workload, rate and way, if there are any."""
 
     def __init__(self, cells: Sequence[Cell], before: int) -> None:
         self._left, self._all, self._live = list(cells), len(cells), sys.stderr.isatty()
@@ -41,7 +41,8 @@ class Progress:
         self._show(f"step {done} of {steps}, loss {event['loss']:.4g}, {event['seconds']:.2f} s", left)
 
     def finish(self, record: dict[str, Any]) -> None:
-        self._spent.append((self._cell, time.monotonic() - self._begin))
+        if not record.get("error"):
+            self._spent.append((self._cell, time.monotonic() - self._begin))
         found = f"failed: {record['error']}" if record.get("error") else f"{record['step_ms']:,.1f} ms a step"
         self._say(", ".join(filter(None, [f"{self._place()} {self._cell.title}: {found}", self._words(0.0)])))
 
@@ -56,7 +57,7 @@ class Progress:
         return f"{clock(whole)} left" if whole else ""
 
     def _guess(self, cell: Cell) -> float | None:
-        for alike in (("workload", "rate"), ("workload",), ()):
+        for alike in (("workload", "rate", "way"), ("workload", "rate"), ("workload",), ()):
             some = [spent for other, spent in self._spent if all(getattr(other, a) == getattr(cell, a) for a in alike)]
             if some:
                 return statistics.fmean(some)

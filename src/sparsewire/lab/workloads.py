@@ -20,11 +20,12 @@ SAMPLES = 64
 
 @dataclass(frozen=True)
 class Workload:
-    """A task; its learning rate, dense training's best of those that were tried; steps that are not timed; how often
-    it is tested on the way."""
+    """A task; its learning rate, dense training's best of those that were tried; the file of data that it needs; steps
+    that are not timed; how often it is tested on the way."""
 
     task: Task
     rate: float
+    file: str | None = None
     warmup: int = 5
     tests: int = 10
 
@@ -59,25 +60,27 @@ WORKLOADS = {
         ), 0.1,
     ),
     "lenet-mnist": Workload(
-        Task("LeNet-5, MNIST, SGD", mnist, lenet, "accuracy", False, 600, 32, (0.02, 0.05, 0.1)), 0.05,
+        Task("LeNet-5, MNIST, SGD", mnist, lenet, "accuracy", False, 600, 32, (0.02, 0.05, 0.1)), 0.05, "mnist.npz",
     ),
     "resnet20-cifar": Workload(
         Task("ResNet-20, CIFAR-10, SGD", cifar, resnet20, "accuracy", False, 600, 32, (0.02, 0.05, 0.1, 0.2)), 0.1,
+        "cifar10-jpeg.npz",
     ),
     "lstm-wikitext": Workload(
         Task("LSTM, words of WikiText-2, SGD", wikitext, Recurrent, "loss", False, 600, 8, (0.1, 0.3, 1.0)), 3.0,
+        "wikitext2-a.txt",
     ),
     "gpt-text": Workload(
         Task(
             "transformer, characters, AdamW", shakespeare, Transformer, "loss", True, 600, 8,
             (0.001, 0.003, 0.006, 0.012),
-        ), 0.012,
+        ), 0.012, "tinyshakespeare.txt",
     ),
     "ncf-movielens": Workload(
         SgdTask(
             "NCF, MovieLens, SGD (Adagrad at 1/6000 of the rate for weights that are not embeddings)", movielens,
             Collaborative, "hits", False, 250, 1024, (300.0, 600.0, 1200.0),
-        ), 600.0,
+        ), 600.0, "movielens-small.npz",
     ),
     "synthetic-25m": synthetic("25M"),
     "synthetic-1m": synthetic("small"),
