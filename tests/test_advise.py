@@ -256,7 +256,8 @@ def test_mistakes_are_told(tmp_path, capsys, monkeypatch):
     assert "No such file" in fails(capsys, "advise", tmp_path / "none.npz")
     assert "one of them" in fails(capsys, "advise")
     assert "one of them" in fails(capsys, "advise", tmp_path / "ok.npy", "--live", "a:b")
-    assert "--live" in fails(capsys, "advise", tmp_path / "ok.npy", "--save", tmp_path / "out.npz")
+    for words in (["--save", tmp_path / "out.npz"], ["--steps", 2], ["--skip", 1]):
+        assert "--live" in fails(capsys, "advise", tmp_path / "ok.npy", *words)
     monkeypatch.setattr(measure, "has", lambda package: False)
     assert "pip install torch" in fails(capsys, "advise", "--live", "a:b")
     assert "pip install matplotlib" in fails(capsys, "advise", tmp_path / "ok.npy", "--picture", tmp_path / "a.png")

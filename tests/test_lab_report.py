@@ -336,6 +336,7 @@ def clicked(text: str, column: int, folder: Path, place: str = "") -> str:
     copy = folder / "clicked.html"
     copy.write_text(text.replace("</body>", click))
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    words += ["--no-first-run", "--disable-sync", "--disable-background-networking", "--disable-component-update"]
     command = ["chromium", *words, f"--user-data-dir={folder / 'user'}", f"{copy.as_uri()}#{place}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and "CONSOLE" not in done.stderr, done.stderr

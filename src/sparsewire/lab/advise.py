@@ -68,12 +68,12 @@ def _gradients(args: argparse.Namespace) -> dict[str, Array]:
             "or, to predict a step, --model or --parameters"
         )
     if args.live is None:
-        if args.save is not None:
-            raise InputError("--save keeps what --live captures; these gradients are in files already")
+        if (args.save, args.steps, args.skip) != (None, None, None):
+            raise InputError("--steps, --skip and --save are of --live; these gradients are in files already")
         return load_gradients(args.files)
     if args.save is not None:
         args.save.parent.mkdir(parents=True, exist_ok=True)
-    arrays = live_gradients(args.live, args.steps, args.skip)
+    arrays = live_gradients(args.live, args.steps or 1, args.skip or 0)
     if args.save is not None:
         write_file(args.save, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
     return arrays

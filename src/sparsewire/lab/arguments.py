@@ -121,8 +121,8 @@ def add_advise(commands: Any) -> None:
     parser.add_argument(
         "--live", metavar="MODULE:FUNCTION", help="capture them: FUNCTION() returns a model and a training step"
     )
-    parser.add_argument("--steps", type=count, default=1, help="of --live to capture (default: %(default)s)")
-    parser.add_argument("--skip", type=whole, default=0, help="steps of --live to leave out before (default: 0)")
+    parser.add_argument("--steps", type=count, help="of --live to capture (default: 1)")
+    parser.add_argument("--skip", type=whole, help="steps of --live to leave out before (default: 0)")
     parser.add_argument("--save", type=output_file, metavar="OUT.npz", help="keep what --live captured")
     parser.add_argument(
         "--error", type=share, action="append", help="relative error to compare at, may be repeated (default: 0.5)"
