@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -71,7 +72,8 @@ class AutoLink(Link):
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
         needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
-        self._free = not any(needs)  # of what takes an averager in dense steps, too
+        told = np.array([float(any(needs))])  # what takes an averager in dense steps, too: on_step may be one rank's alone
+        self._free = not group.comm.all_reduce(told, "max").item()
         self._nbytes = 0
         self._works: list[dist.Work] = []
         self._left, self._lock = 1, threading.Lock()  # exchanges on an accelerator: the last, and those begun
