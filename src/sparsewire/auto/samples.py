@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -43,6 +43,11 @@ def mean(found: Iterable[float]) -> float:
     return statistics.fmean(some) if some else 0.0
 
 
+def lower(found: Sequence[float]) -> float:
+    """The longest of the shorter third, as steps are disturbed only to be longer; 0 if there are none."""
+    return sorted(found)[max(0, (len(found) + 1) // 3 - 1)] if found else 0.0
+
+
 @dataclass
 class Known:
     """Of the last steps that went one way: what they took, in times of what the model says, and what they computed.
@@ -56,8 +61,7 @@ class Known:
 
     @property
     def ratio(self) -> float | None:
-        """The longest of the shorter third, as steps are disturbed only to be longer."""
-        return sorted(self.ratios)[max(0, (len(self.ratios) + 1) // 3 - 1)] if self.ratios else None
+        return lower(self.ratios) or None
 
     def is_like(self, compute: Compute) -> bool:
         """Whether it is the same training that computes this."""

@@ -112,7 +112,7 @@ class AutoLink(Link):
         if not self._inside:
             self._begin()
         self._inside = not is_last
-        numel = (buffer._values() if buffer.layout == torch.sparse_coo else buffer).numel()
+        numel = buffer.numel() if buffer.layout != torch.sparse_coo else _about(buffer._values().numel())
         self._nbytes += numel * buffer.element_size()
         self.times.bucket(numel, numel * buffer.element_size())
         if self._lost is not None:
@@ -248,3 +248,8 @@ class AutoLink(Link):
             nbytes = self.pilot.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
             self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
+
+
+def _about(numel: int) -> int:
+    """The next power of two: of a table each step has other rows, and no step is to be predicted anew for that."""
+    return 1 << max(0, numel - 1).bit_length()
