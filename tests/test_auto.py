@@ -131,6 +131,22 @@ def test_a_rate_that_falls_and_rises_is_followed(noise):
     assert set(ways[50:]) == {0}
 
 
+def test_what_was_learned_on_a_slow_link_does_not_keep_dense_away_on_a_fast_one():
+    """Where the link is fast schemes take 20 ms more than modelled, where it is slow none, as their work shows."""
+    fast = Link(5e-5, 3e-9)
+    for seed in range(10):
+        world = World(fast, noise=0.05)
+        world.draw, modelled = np.random.default_rng(seed), world.seconds
+        world.seconds = lambda way, world=world, modelled=modelled: (
+            modelled(way) + 0.02 * (way > 0 and world.link is fast)
+        )
+        world.run(150)
+        world.link = SLOW
+        assert all(world.run(150)[20:])
+        world.link = fast
+        assert set(world.run(70)[50:]) == {0}
+
+
 @pytest.mark.parametrize("link", [FAST, Link(5e-5, 2e-9), Link(5e-5, 4e-9), Link(5e-5, 8e-9), SLOW])
 def test_noise_makes_it_switch_rarely(link):
     world = World(link, noise=0.2)

@@ -154,8 +154,8 @@ class Pilot:
 
     def _learn(self, agreed: Array, probe_bytes: int) -> None:
         rest, timed, busy, small, large, *steps = agreed.tolist()
-        longest, shortest, columns = steps[:WINDOW], steps[WINDOW : 2 * WINDOW], np.reshape(steps[2 * WINDOW :], (3, -1))
-        parts = [Part(at, int(numel), int(nbytes)) for at, numel, nbytes in columns.T.tolist()]
+        longest, shortest = steps[:WINDOW], steps[WINDOW : 2 * WINDOW]
+        parts = [Part(at, int(n), int(nbytes)) for at, n, nbytes in np.reshape(steps[2 * WINDOW :], (3, -1)).T.tolist()]
         # Ranks end a step together, but for the noise of their clocks and cores.
         self._steps = calm((a - b) / 2 for a, b in zip(longest, shortest, strict=True) if b)
         seconds = mean(self._steps)
@@ -175,7 +175,8 @@ class Pilot:
             own.begin(self.compute)
         modelled = [max(LEAST, self._model(way)) for way in range(len(self.ways))]
         # A dense step must be like that by which the link was timed: the others may have had another rate.
-        own.add(seconds / modelled[self.choice] for seconds in ([self.usual] if self.choice == 0 else self._steps))
+        steps = [self.usual] if self.choice == 0 else self._steps
+        own.add([seconds / modelled[self.choice] for seconds in steps], self.link.byte)
         tried = [one.ratio for one in self.known[1:] if one.ratio]
         usual = sum(tried) / len(tried) if tried else 1.0
         factors = (one.ratio or (usual if way else 1.0) for way, one in enumerate(self.known))

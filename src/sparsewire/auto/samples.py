@@ -12,6 +12,7 @@ from ..cost.step import Compute, Part
 WINDOW = 8  # samples, at most
 CORRECTION = (0.01, 100.0)
 CALM = 1.25  # times the lower median: longer ones have a pause in them, and do not count
+OTHER = 3.0  # times: rates that differ by more are of different links
 ALIKE = 1.5  # times: what is computed differs by more where the training has changed
 
 
@@ -58,6 +59,7 @@ class Known:
 
     compute: Compute | None = None
     ratios: list[float] = field(default_factory=list)
+    byte: float = 0.0  # the link's seconds per byte at which they were measured
 
     @property
     def ratio(self) -> float | None:
@@ -72,16 +74,21 @@ class Known:
         """Nothing is known any more."""
         self.compute, self.ratios = compute, []
 
-    def add(self, ratios: Iterable[float]) -> None:
+    def add(self, ratios: Iterable[float], byte: float) -> None:
+        """What was found on a link of another rate says little of this one."""
+        if not self.byte / OTHER <= byte <= self.byte * OTHER:
+            self.ratios = []
+        self.byte = byte
         self.ratios = [*self.ratios, *(min(CORRECTION[1], max(CORRECTION[0], one)) for one in ratios)][-WINDOW:]
 
     def saved(self) -> dict[str, Any]:
         """Plain types."""
         own = self.compute
         computed = None if own is None else [own.rest, [list(astuple(part)) for part in own.parts]]
-        return {"compute": computed, "ratios": list(self.ratios)}
+        return {"compute": computed, "ratios": list(self.ratios), "byte": self.byte}
 
     @classmethod
     def loaded(cls, state: Mapping[str, Any]) -> Known:
         own = state["compute"]
-        return cls(None if own is None else Compute(own[0], [Part(*part) for part in own[1]]), list(state["ratios"]))
+        compute = None if own is None else Compute(own[0], [Part(*part) for part in own[1]])
+        return cls(compute, list(state["ratios"]), state.get("byte", 0.0))

@@ -229,7 +229,7 @@ def _verdict(result: Mapping[str, Any]) -> str:
         )
     head = f"Predicted {result['times_faster']:.1f} × faster than plain DDP: {result['recommended']}"
     if result["recommended"] == HALF:
-        return f"{head}; no scheme is predicted to be faster than that. What float16 costs in accuracy is not known here."
+        return f"{head}; no scheme is predicted to be faster. What float16 costs in accuracy is not known here."
     return (
         f"{head}\n"
         'Predictions are for these machines as they are; attach(model, "auto") measures as it trains, and falls back.'

@@ -72,7 +72,7 @@ class AutoLink(Link):
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
         needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
-        told = np.array([float(any(needs))])  # what takes an averager in dense steps, too: on_step may be one rank's alone
+        told = np.array([float(any(needs))])  # an averager in dense steps, too; on_step may be one rank's alone
         self._free = not group.comm.all_reduce(told, "max").item()
         self._nbytes = 0
         self._works: list[dist.Work] = []
