@@ -70,6 +70,23 @@ def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **setting
         }
 
 
+def one_rank_is_told(stage: Stage) -> list[int]:
+    """A callback on rank 0 alone: dense and compressed steps are the same on all ranks."""
+    plain, wired = (stage.ddp(build(), bucket_cap_mb=0.005) for _ in range(2))
+    told: list[int] = []
+    with join(wired, AUTO, on_step=(lambda facts: told.append(facts["steps"])) if stage.rank == 0 else None) as link:
+        follow(link, {4: 1, 7: 0})
+        for step in range(10):
+            for model in (plain, wired):
+                backward(stage, model, step)
+            if step < 4:
+                assert_equal_gradients(wired.module, plain.module)
+            for model in (plain, wired):
+                descend(model.module)
+            stage.assert_same(wired.module)
+    return told
+
+
 def watch_parcels(link: Any) -> list[int]:
     """The steps of which the courier gets a bucket."""
     seen, send = [], link._courier.send

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,14 @@ def test_a_fast_link_is_told_to_stay_with_plain_ddp():
     assert "Plain DDP is faster" in shown and "Accuracy" not in shown
 
 
+def test_torchs_hook_is_recommended_where_it_is_the_fastest():
+    slow = dict.fromkeys(map(coding, PLANS), Codecs(2e-7, 1e-7, 1.0, 0.01, SPEEDS))
+    result = advise_step.run(replace(scene(1e9), codecs=slow), PLANS)
+    assert result["recommended"] == HALF == result["rows"][0]["candidate"] and result["risk"] == []
+    told = {"machine": advise_step.measure.machine(), "measured": {"link": 1, "step": 1}, **result}
+    assert f"faster than plain DDP: {HALF}; no scheme" in advise_step.show(told)
+
+
 def test_more_ranks_favour_exchanges_that_do_not_grow():
     few, many = (rows(advise_step.run(scene(1e9, size), PLANS)) for size in (4, 256))
     gathered, scattered = "topk(ratio=0.01)", "topk(ratio=0.01) | exchange=reduce_scatter"
@@ -107,8 +116,8 @@ def test_a_models_gradients_are_timed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     met = []
-    found, used = compute.measured("timed_model:make", lambda: met.append(1))
-    assert used > 0 and len(met) == compute.WARMUP + compute.STEPS
+    found, used, learned = compute.measured("timed_model:make", lambda: met.append(1))
+    assert used > 0 and learned == found.numel and len(met) == compute.WARMUP + compute.STEPS
     assert found.numel == 64 * 600 + 600 + 600 * 600 + 600
     assert [part.nbytes for part in found.parts] == [4 * (600 * 600 + 600), 4 * (64 * 600 + 600)]
     assert 0 < found.rest < found.seconds and found.parts[0].ready == 0 < found.parts[1].ready
@@ -119,15 +128,21 @@ def test_of_a_sparse_gradient_only_its_rows_count(tmp_path, monkeypatch):
     (tmp_path / "table_model.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert compute.measured("table_model:table")[0].numel == 5 * 8
+    found, _, learned = compute.measured("table_model:table")
+    assert found.numel == 5 * 8 and learned == 100_000 * 8
 
 
 def test_models_that_differ_between_ranks_are_refused():
     def look(comm):
         with pytest.raises(InputError, match=r"1,000 parameters .* 2,000"):
-            advise_step._slowest(compute.assumed(1000 * (1 + comm.rank), 0.1), comm)
+            advise_step._slowest(compute.assumed(1000, 0.1), 1000 * (1 + comm.rank), comm)
 
     run_ranks(2, look)
+
+
+def test_ranks_may_have_gradients_of_different_rows():
+    found = run_ranks(2, lambda comm: advise_step._slowest(compute.assumed(40 * (1 + comm.rank), 0.1), 800_000, comm))
+    assert [one.numel for one in found] == [40, 80]
 
 
 @pytest.mark.parametrize(

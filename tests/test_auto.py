@@ -131,6 +131,22 @@ def test_a_rate_that_falls_and_rises_is_followed(noise):
     assert set(ways[50:]) == {0}
 
 
+def test_what_was_learned_on_a_slow_link_does_not_keep_dense_away_on_a_fast_one():
+    """Where the link is fast schemes take 20 ms more than modelled, where it is slow none, as their work shows."""
+    fast = Link(5e-5, 3e-9)
+    for seed in range(10):
+        world = World(fast, noise=0.05)
+        world.draw, modelled = np.random.default_rng(seed), world.seconds
+        world.seconds = lambda way, world=world, modelled=modelled: (
+            modelled(way) + 0.02 * (way > 0 and world.link is fast)
+        )
+        world.run(150)
+        world.link = SLOW
+        assert all(world.run(150)[20:])
+        world.link = fast
+        assert set(world.run(70)[50:]) == {0}
+
+
 @pytest.mark.parametrize("link", [FAST, Link(5e-5, 2e-9), Link(5e-5, 4e-9), Link(5e-5, 8e-9), SLOW])
 def test_noise_makes_it_switch_rarely(link):
     world = World(link, noise=0.2)
@@ -161,6 +177,17 @@ def test_probes_take_a_small_share_of_the_time():
     assert spent < 0.06 * 400 * world.seconds(world.choices[-1])
 
 
+def test_probes_take_a_small_share_of_the_time_on_the_slowest_links_as_well():
+    world = World(Link(5e-5, 8e-6))  # 1 Mbit/s: the least probe takes longer than many steps
+    world.run(100)
+    spent, ways = 0.0, []
+    for _ in range(1000):
+        nbytes, before = world.pilots[0].probe_bytes(world.step), len(world.probes)
+        ways += world.run(1)
+        spent += 3 * sum(world._probe(nbytes)) * (len(world.probes) - before)
+    assert 0 < spent < 0.12 * sum(map(world.seconds, ways))
+
+
 def test_a_probe_that_is_wrong_once_moves_nothing():
     world = World(SLOW)
     world.run(60)
@@ -169,6 +196,37 @@ def test_a_probe_that_is_wrong_once_moves_nothing():
         world.run(1)
     world._probe = wrong
     assert all(world.run(60))
+
+
+def test_ranks_whose_tables_have_gradients_of_other_sizes_decide_alike():
+    world, (one, other) = World(Link(5e-5, 2e-9)), (Part(0.0, size, 4 * size) for size in (1 << 14, 1 << 22))
+    for pilot, part in zip(world.pilots, (one, other), strict=True):
+        note = pilot.note
+        pilot.note = lambda step, sample, note=note, part=part: note(step, replace(sample, parts=(part, *sample.parts)))
+    for _ in range(60):
+        world.run(1)
+        assert world.pilots[0].state_dict() == world.pilots[1].state_dict()
+        assert world.pilots[0].predictions == world.pilots[1].predictions
+
+
+def test_dense_steps_that_are_all_timed_count_as_much_as_compressed_ones():
+    """What takes the courier in dense steps, too, times all of them: the shortest was set against usual ones."""
+    for seed in range(10):
+        world = World(SLOW, noise=0.1)
+        world.draw = np.random.default_rng(seed)
+        world.factors[1:] = [0.93 * world.seconds(0) / world.seconds(way) for way in range(1, 1 + len(PLANS))]
+        world.run(400)
+        assert world.choices[200:].count(0) < 50
+
+
+def test_only_the_last_switches_are_remembered():
+    world = World(SLOW, numel=25_000_000)
+    world.run(10)
+    pilot = world.pilots[0]
+    for step in range(1000):
+        pilot._switch(step, step % 2, "is tested")
+    assert [one["step"] for one in pilot.stats()["switches"]] == list(range(900, 1000))
+    assert len(pilot.state_dict()["switches"]) == 100
 
 
 def test_no_scheme_before_the_warm_up_ends():

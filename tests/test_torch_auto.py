@@ -22,6 +22,10 @@ def test_what_needs_the_averager_goes_through_it(ranks: Pool, settings: dict[str
         assert set(found["parcels"]) == set(range(6))
 
 
+def test_a_callback_may_be_of_one_rank_alone(ranks: Pool) -> None:
+    assert ranks.play("auto.one_rank_is_told") == [list(range(1, 11)), [], []]
+
+
 @pytest.mark.parametrize("kind", ["plain", "words", "branches"])
 def test_no_switch_loses_anything(ranks: Pool, kind: str) -> None:
     for ways in ranks.play("auto.owes_nothing", kind=kind):

@@ -16,19 +16,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ..cost.model import Link
-from ..cost.step import Codecs, Compute, coding, dense_step, sparse_step
+from ..cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
+from ..cost.volume import all_reduce
 from ..kernels import Array
 from ..scheme import Scheme
 from .rates import Rates
-from .samples import WINDOW, Known, Sample, calm, mean
+from .samples import WINDOW, Known, Sample, calm, lower, mean
 from .settings import Wheel
-from .trial import LEAST, REPEAT, link_of, probe_size
+from .trial import LEAST, PROBE, REPEAT, link_of, probe_size
 
 logger = logging.getLogger("sparsewire")
 DENSE, TRIED = "dense", "tried, for it may be faster"
@@ -44,6 +45,7 @@ SPENT = 0.01  # of the time that trying dense may take where it is predicted to 
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
 PROBE_SECONDS = 0.02  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 30)  # of the time that probes may take; steps between them
+REMEMBERED = 100  # switches
 FELL = 0.85  # times the step of the check before: shorter compressed steps may be a faster link, and call for a probe
 
 
@@ -112,10 +114,12 @@ class Pilot:
         last = self.samples[-1].parts if self.samples else ()
         seconds = np.zeros(WINDOW)
         seconds[WINDOW - len(self.samples) :] = [sample.seconds for sample in self.samples]
-        timed = min((sample.seconds for sample in self.samples if sample.busy), default=max(seconds))
+        timed = lower([sample.seconds for sample in self.samples if sample.busy]) or max(seconds)
         rest, busy = (mean(getattr(sample, name) for sample in self.samples) for name in ("rest", "busy"))
         few = [rest, timed, -busy, -probe[0], -probe[1]]
-        return np.array([*few, *seconds, *-seconds, *(part.ready for part in last)], np.float64)
+        # Of a table only the rows of this rank's batch have a gradient, so how large its bucket is, is agreed on, too.
+        parts = (getattr(part, name) for name in ("ready", "numel", "nbytes") for part in last)
+        return np.array([*few, *seconds, *-seconds, *parts], np.float64)
 
     # --- what follows from it ---
 
@@ -150,11 +154,11 @@ class Pilot:
 
     def _learn(self, agreed: Array, probe_bytes: int) -> None:
         rest, timed, busy, small, large, *steps = agreed.tolist()
-        longest, shortest, ready = steps[:WINDOW], steps[WINDOW : 2 * WINDOW], steps[2 * WINDOW :]
+        longest, shortest = steps[:WINDOW], steps[WINDOW : 2 * WINDOW]
+        parts = [Part(at, int(n), int(nbytes)) for at, n, nbytes in np.reshape(steps[2 * WINDOW :], (3, -1)).T.tolist()]
         # Ranks end a step together, but for the noise of their clocks and cores.
         self._steps = calm((a - b) / 2 for a, b in zip(longest, shortest, strict=True) if b)
         seconds = mean(self._steps)
-        parts = [replace(part, ready=at) for part, at in zip(self.samples[-1].parts, ready, strict=True)]
         if seconds < FELL * self.measured:
             self.next_probe = 0
         self.measured, self.compute = seconds, Compute(rest, parts)
@@ -171,7 +175,8 @@ class Pilot:
             own.begin(self.compute)
         modelled = [max(LEAST, self._model(way)) for way in range(len(self.ways))]
         # A dense step must be like that by which the link was timed: the others may have had another rate.
-        own.add(seconds / modelled[self.choice] for seconds in ([self.usual] if self.choice == 0 else self._steps))
+        steps = [self.usual] if self.choice == 0 else self._steps
+        own.add([seconds / modelled[self.choice] for seconds in steps], self.link.byte)
         tried = [one.ratio for one in self.known[1:] if one.ratio]
         usual = sum(tried) / len(tried) if tried else 1.0
         factors = (one.ratio or (usual if way else 1.0) for way, one in enumerate(self.known))
@@ -221,7 +226,7 @@ class Pilot:
     def _switch(self, step: int, target: int, reason: str) -> None:
         was, now, self._was_dense = self._names[self.choice], self._names[target], self.choice == 0
         why = f"{reason}: {_ms(self.predictions[target])} a step, {was} {_ms(self.predictions[self.choice])}"
-        self.switches.append(Switch(step, was, now, why))
+        self.switches = [*self.switches, Switch(step, was, now, why)][-REMEMBERED:]
         if 0 in (self.choice, target):
             soon = len(self.switches) > 1 and step - self.since < 4 * self.hold
             self.hold = min(LONGEST, 2 * self.hold) if soon else HOLD
@@ -237,8 +242,9 @@ class Pilot:
         if self._ask_again:
             self.next_probe = step + SETTLE
             return
-        spent, (low, high) = (1 + REPEAT) * (PROBE_SECONDS + self._size * self.link.latency), PROBE_STEPS
-        self.next_probe = step + int(min(high, max(low, spent / max(LEAST, PROBE_SHARE * self.measured))))
+        longer = max(1.0, self.link.byte * all_reduce(PROBE[0], self._size).sent / PROBE_SECONDS)  # the least, if slow
+        spent, (low, high) = (1 + REPEAT) * (longer * PROBE_SECONDS + self._size * self.link.latency), PROBE_STEPS
+        self.next_probe = step + int(min(longer * high, max(low, spent / max(LEAST, PROBE_SHARE * self.measured))))
 
     # --- what is told, and saved ---
 

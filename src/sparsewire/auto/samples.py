@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..cost.step import Compute, Part
 WINDOW = 8  # samples, at most
 CORRECTION = (0.01, 100.0)
 CALM = 1.25  # times the lower median: longer ones have a pause in them, and do not count
+OTHER = 3.0  # times: rates that differ by more are of different links
 ALIKE = 1.5  # times: what is computed differs by more where the training has changed
 
 
@@ -43,6 +44,11 @@ def mean(found: Iterable[float]) -> float:
     return statistics.fmean(some) if some else 0.0
 
 
+def lower(found: Sequence[float]) -> float:
+    """The longest of the shorter third, as steps are disturbed only to be longer; 0 if there are none."""
+    return sorted(found)[max(0, (len(found) + 1) // 3 - 1)] if found else 0.0
+
+
 @dataclass
 class Known:
     """Of the last steps that went one way: what they took, in times of what the model says, and what they computed.
@@ -53,11 +59,11 @@ class Known:
 
     compute: Compute | None = None
     ratios: list[float] = field(default_factory=list)
+    byte: float = 0.0  # the link's seconds per byte at which they were measured
 
     @property
     def ratio(self) -> float | None:
-        """The longest of the shorter third, as steps are disturbed only to be longer."""
-        return sorted(self.ratios)[max(0, (len(self.ratios) + 1) // 3 - 1)] if self.ratios else None
+        return lower(self.ratios) or None
 
     def is_like(self, compute: Compute) -> bool:
         """Whether it is the same training that computes this."""
@@ -68,16 +74,21 @@ class Known:
         """Nothing is known any more."""
         self.compute, self.ratios = compute, []
 
-    def add(self, ratios: Iterable[float]) -> None:
+    def add(self, ratios: Iterable[float], byte: float) -> None:
+        """What was found on a link of another rate says little of this one."""
+        if not self.byte / OTHER <= byte <= self.byte * OTHER:
+            self.ratios = []
+        self.byte = byte
         self.ratios = [*self.ratios, *(min(CORRECTION[1], max(CORRECTION[0], one)) for one in ratios)][-WINDOW:]
 
     def saved(self) -> dict[str, Any]:
         """Plain types."""
         own = self.compute
         computed = None if own is None else [own.rest, [list(astuple(part)) for part in own.parts]]
-        return {"compute": computed, "ratios": list(self.ratios)}
+        return {"compute": computed, "ratios": list(self.ratios), "byte": self.byte}
 
     @classmethod
     def loaded(cls, state: Mapping[str, Any]) -> Known:
         own = state["compute"]
-        return cls(None if own is None else Compute(own[0], [Part(*part) for part in own[1]]), list(state["ratios"]))
+        compute = None if own is None else Compute(own[0], [Part(*part) for part in own[1]])
+        return cls(compute, list(state["ratios"]), state.get("byte", 0.0))

@@ -134,8 +134,8 @@ def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) 
     ranks = cores.ranks_here(comm)
     comm.barrier()
     if args.model is not None:
-        made, used = computing.measured(args.model, comm.barrier)
-        compute = _slowest(replace(made, spare=cores.spare(used, ranks)), comm)
+        made, used, learned = computing.measured(args.model, comm.barrier)
+        compute = _slowest(replace(made, spare=cores.spare(used, ranks)), learned, comm)
     else:
         compute = computing.assumed(args.parameters, args.step_ms / 1e3)
     codecs = survey(comm, plans, compute.numel)
@@ -146,11 +146,11 @@ def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) 
     return Scene(comm.size, cores.with_busy(link, comm, ranks), compute, codecs, cores.casting(comm, link))
 
 
-def _slowest(compute: Compute, comm: Communicator) -> Compute:
+def _slowest(compute: Compute, learned: int, comm: Communicator) -> Compute:
     """As long as on the slowest rank."""
-    told = comm.all_reduce(np.array([compute.seconds, -compute.spare, compute.numel, -compute.numel]), "max").tolist()
+    told = comm.all_reduce(np.array([compute.seconds, -compute.spare, learned, -learned]), "max").tolist()
     if told[2] != -told[3]:
-        raise InputError(f"--model: {-told[3]:,.0f} parameters get a gradient on one rank, {told[2]:,.0f} on another")
+        raise InputError(f"--model: {-told[3]:,.0f} parameters are learned on one rank, {told[2]:,.0f} on another")
     longer = told[0] / compute.seconds
     parts = [replace(part, ready=longer * part.ready) for part in compute.parts]
     return Compute(longer * compute.rest, parts, -told[1])
@@ -161,19 +161,24 @@ def run(scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None) -> 
     rows = [_dense(scene, PLAIN, 1.0), _dense(scene, HALF, 0.5, scene.half), *(_row(scene, plan) for plan in plans)]
     plain = rows[0]["seconds"]
     rows = [{**row, "times_faster": plain / row["seconds"]} for row in rows]
-    best = min(rows[2:], key=lambda row: float(row["seconds"]))
+    best = min(rows[1:], key=lambda row: float(row["seconds"]))
     chosen = best if best["seconds"] * MARGIN < plain else rows[0]
-    density = scene.codecs[coding(scheme(best["scheme"]))].density
     return {
         "ranks": scene.size,
         "link": {"rate": 8 / scene.link.byte if scene.link.byte else None, "latency": scene.link.latency},
         "compute": {"seconds": scene.compute.seconds, "parameters": scene.compute.numel,
                     "buckets": [asdict(part) for part in scene.compute.parts]},
         "rows": sorted(rows, key=lambda row: float(row["seconds"])),
-        "recommended": chosen["scheme"] or PLAIN,
+        "recommended": chosen["scheme"] or chosen["candidate"],
         "times_faster": chosen["times_faster"],
-        "risk": [] if chosen is rows[0] else risk(density, [optimizer] if optimizer else OPTIMIZERS),
+        "risk": _risk(scene, chosen["scheme"], optimizer),
     }  # fmt: skip
+
+
+def _risk(scene: Scene, chosen: str | None, optimizer: str | None) -> list[dict[str, Any]]:
+    if chosen is None:
+        return []
+    return risk(scene.codecs[coding(scheme(chosen))].density, [optimizer] if optimizer else OPTIMIZERS)
 
 
 def _dense(scene: Scene, name: str, share: float, work: float = 0.0) -> dict[str, Any]:
@@ -222,8 +227,11 @@ def _verdict(result: Mapping[str, Any]) -> str:
         return (
             "Plain DDP is faster, or as fast: no scheme is predicted to shorten its step by 5 %. Do not compress here."
         )
+    head = f"Predicted {result['times_faster']:.1f} × faster than plain DDP: {result['recommended']}"
+    if result["recommended"] == HALF:
+        return f"{head}; no scheme is predicted to be faster. What float16 costs in accuracy is not known here."
     return (
-        f"Predicted {result['times_faster']:.1f} × faster than plain DDP: {result['recommended']}\n"
+        f"{head}\n"
         'Predictions are for these machines as they are; attach(model, "auto") measures as it trains, and falls back.'
     )
 

@@ -19,8 +19,9 @@ WARMUP, STEPS = 2, 9
 Gradient = tuple[float, int, int]  # when it is ready, elements, bytes
 
 
-def measured(spec: str, meet: Callable[[], object] = lambda: None) -> tuple[Compute, float]:
-    """Of the model and training step that `MODULE:FUNCTION` returns, with the cores that it used.
+def measured(spec: str, meet: Callable[[], object] = lambda: None) -> tuple[Compute, float, int]:
+    """Of the model and training step that `MODULE:FUNCTION` returns, with the cores that it used, and how many numbers
+    it learns: of tables a step has gradients of some rows only, which differ from rank to rank.
 
     meet: lets the ranks that are measured at the same time wait for each other, as every exchange does.
     """
@@ -34,7 +35,8 @@ def measured(spec: str, meet: Callable[[], object] = lambda: None) -> tuple[Comp
         _step(model, step, spec, buckets, meet)
     start, used = time.perf_counter(), time.process_time()
     steps = [_step(model, step, spec, buckets, meet) for _ in range(STEPS)]
-    return _middle(steps), (time.process_time() - used) / (time.perf_counter() - start)
+    used = (time.process_time() - used) / (time.perf_counter() - start)
+    return _middle(steps), used, sum(one.numel() for one in model.parameters() if one.requires_grad)
 
 
 def assumed(parameters: int, seconds: float) -> Compute:

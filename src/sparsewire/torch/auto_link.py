@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -71,7 +72,8 @@ class AutoLink(Link):
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
         needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
-        self._free = not any(needs)  # of what takes an averager in dense steps, too
+        told = np.array([float(any(needs))])  # an averager in dense steps, too; on_step may be one rank's alone
+        self._free = not group.comm.all_reduce(told, "max").item()
         self._nbytes = 0
         self._works: list[dist.Work] = []
         self._left, self._lock = 1, threading.Lock()  # exchanges on an accelerator: the last, and those begun
@@ -110,7 +112,7 @@ class AutoLink(Link):
         if not self._inside:
             self._begin()
         self._inside = not is_last
-        numel = (buffer._values() if buffer.layout == torch.sparse_coo else buffer).numel()
+        numel = buffer.numel() if buffer.layout != torch.sparse_coo else _about(buffer._values().numel())
         self._nbytes += numel * buffer.element_size()
         self.times.bucket(numel, numel * buffer.element_size())
         if self._lost is not None:
@@ -246,3 +248,8 @@ class AutoLink(Link):
             nbytes = self.pilot.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
             self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
+
+
+def _about(numel: int) -> int:
+    """The next power of two: of a table each step has other rows, and no step is to be predicted anew for that."""
+    return 1 << max(0, numel - 1).bit_length()
