@@ -37,6 +37,17 @@ def row_norms_args(width: int) -> st.SearchStrategy[Args]:
 
 
 @st.composite
+def half_spectra_args(draw: st.DrawFn) -> Args:
+    """Rows that fill blocks, begin and end in them, or have no entry."""
+    rows, pairs = draw(
+        st.sampled_from([(1, 0), (1, 1), (3, 1), (1, 2), (2, 255), (2, 256), (3, 257), (1, 1000), (40, 16)])
+    )
+    spectra = draw(dense(size=rows * (2 * pairs + 2)))
+    out, norms = (np.empty(rows * pairs * numbers, spectra.dtype) for numbers in (2, 1))
+    return out, norms, spectra, rows, draw(st.booleans())
+
+
+@st.composite
 def topk_args(draw: st.DrawFn) -> Args:
     """(x, k), or with an edge."""
     x = draw(dense())

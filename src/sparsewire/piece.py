@@ -76,8 +76,8 @@ class Piece:
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         state, transform = self._state(scheme), scheme.transform.fitted(self.shape)
         total = x if state is None else scheme.memory.total(state, x)
-        coefficients = transform.forward(total)
-        indices, _ = scheme.select.choose(transform.norms(coefficients), ctx)
+        coefficients, norms = transform.forward_norms(total)
+        indices, _ = scheme.select.choose(norms, ctx)
         rows = entries(coefficients, transform.width)
         if state is not None and np.may_share_memory(rows, total):
             rows = rows.copy()  # the total lies in scratch memory

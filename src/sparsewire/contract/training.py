@@ -134,6 +134,11 @@ class Transform(Codec):
         """What the selection compares: each entry's magnitude."""
         return magnitudes(coefficients, self.width)
 
+    def forward_norms(self, x: Array) -> tuple[Array, Array]:
+        """`forward`, and the norms of what it gives; at once where that saves a pass."""
+        coefficients = self.forward(x)
+        return coefficients, self.norms(coefficients)
+
 
 State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype
 

@@ -41,6 +41,7 @@ from .reference import (
     from_run_lengths,
     gap_symbols,
     gaps,
+    half_spectra,
     huffman_decode,
     huffman_encode,
     huffman_lengths,

@@ -225,15 +225,13 @@ def _whole(data: Data) -> Iterator[Case]:
 def _spectral(data: Data) -> Iterator[Case]:
     """SuperNeurons: whole, and what it consists of."""
     x, plan = data.x, scheme(SPECTRAL)
-    coefficients = plan.transform.forward(x)
-    norms = plan.transform.norms(coefficients)
+    coefficients, norms = plan.transform.forward_norms(x)
     chosen, ctx = plan.select.choose(norms, data.context)[0], replace(data.context, numel=norms.size)
     frame = encode(x, plan)
     yield Case(f"{SPECTRAL} encode", lambda: encode(x, plan), target=30)
     yield Case(f"{SPECTRAL} decode, to_dense", lambda: decode(frame).to_dense(), target=28)
-    yield Case("fft forward", lambda: plan.transform.forward(x))
+    yield Case("fft forward, norms", lambda: plan.transform.forward_norms(x))
     yield Case("fft inverse", lambda: plan.transform.inverse(coefficients, x.size))
-    yield Case("norms of pairs", lambda: plan.transform.norms(coefficients))
     yield Case("topk, 15 % of the pairs", lambda: plan.select.choose(norms, ctx))
     yield Case("error_budget, half of the norm", lambda: scheme("error_budget(50%)").select.choose(norms, ctx))
     values, facts = entries(coefficients, 2)[chosen].view(x.dtype), replace(ctx, count=2 * chosen.size)

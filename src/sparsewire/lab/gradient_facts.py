@@ -97,7 +97,7 @@ def _sums(x: Array, scale: float) -> Sums:
         octaves=_octaves(values),
         neighbours=float(wide[:-1] @ wide[1:]),
         time=_energies(np.abs(wide)),
-        frequency=_energies(PLAN.transform.norms(PLAN.transform.forward(wide))),
+        frequency=_energies(PLAN.transform.forward_norms(wide)[1]),
         count=support.size,
         runs=int(np.count_nonzero(np.diff(support, prepend=-2) > 1)),
         runs_random=support.size * (x.size - support.size + 1) / x.size,

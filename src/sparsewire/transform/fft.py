@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import kernels
 from ..kernels import Array
-from .chunks import Chunked, fast_length
+from ..kernels.scratch import recycled, scratch
+from .chunks import Chunked, fast_length, guarded
 from .fourier import complex_of, fourier, given_rows
+
+CACHED = 2**25  # bytes that may still be in a cache when they are read again
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,21 @@ class FFT(Chunked):
 
     @staticmethod
     def analyse(x: Array, out: Array, chunks: int) -> None:
-        found = out.reshape(chunks, -1)
-        spectra = fourier().forward(x.reshape(chunks, -1), found.shape[1])
-        parts = spectra.view(spectra.real.dtype)
-        np.multiply(parts[:, :-2], x.dtype.type(2**0.5), out=found, casting="same_kind")
-        found[:, 0], found[:, 1] = parts[:, 0], parts[:, -2]
+        _analyse(x, out, scratch(out.size // 2, out.dtype, "norms"), chunks)
+
+    def forward(self, x: Array) -> Array:
+        return self.forward_norms(x)[0]
+
+    def forward_norms(self, x: Array) -> tuple[Array, Array]:
+        """Norms are computed of some chunks at a time, while their spectra are in the cache."""
+        out, norms = (recycled(self.size(x.size) * numbers, x.dtype) for numbers in (2, 1))
+        for part in self._parts(x.size):
+            given, at = x[part.elements], part.coefficients
+            found, sizes = out[at], norms[at.start // 2 : at.stop // 2]
+            if not _analyse(given, found, sizes, part.chunks, apart=out.nbytes > CACHED):
+                guarded(self.analyse, given, found, part.chunks)
+                kernels.row_norms(sizes, found, 2)
+        return out, norms
 
     @staticmethod
     def restore(coefficients: Array, out: Array, chunks: int) -> None:
@@ -57,3 +71,11 @@ class FFT(Chunked):
         parts[:, 1] = parts[:, -1] = 0
         filled = fourier().inverse(spectra, given.shape[1])
         out.reshape(chunks, -1)[:] = filled[:, : out.size // chunks]
+
+
+def _analyse(x: Array, out: Array, norms: Array, chunks: int, apart: bool = False) -> bool:
+    """Entries and norms of whole chunks; whether all are finite."""
+    with np.errstate(all="ignore"):
+        spectra = fourier().forward(x.reshape(chunks, -1), out.size // chunks)
+    parts = np.ascontiguousarray(spectra, complex_of(x.dtype)).view(x.dtype)  # NumPy 1 computes in float64
+    return kernels.half_spectra(out, norms, parts.reshape(-1), chunks, apart)

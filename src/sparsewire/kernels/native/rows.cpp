@@ -1,9 +1,11 @@
-// Entries of several numbers: their Euclidean norms, in the order of operations that the reference has.
+// Entries of several numbers: their Euclidean norms, in the order of operations that the reference has; entries of
+// half spectra.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "bitio.hpp"
+#include "select_scan.hpp"
 
 namespace sparsewire {
 namespace {
@@ -66,11 +68,70 @@ SPARSEWIRE_INLINE void norms_of_pairs(const float* x, size_t count, float* out) 
   }
 }
 
+// To memory that is not read again soon: past the caches, where they and the alignment allow it.
+template <class T>
+SPARSEWIRE_INLINE void put(T* to, const T* from, size_t count, bool apart) {
+#if defined(__x86_64__)
+  constexpr size_t kWord = sizeof(__m128i) / sizeof(T);
+  if (apart && reinterpret_cast<uintptr_t>(to) % sizeof(__m128i) == 0 && count % kWord == 0) {
+    for (size_t i = 0; i < count; i += kWord)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+    return;
+  }
+#endif
+  std::memcpy(to, from, count * sizeof(T));
+}
+
 template <class T>
 void norms_of_rows(const T* x, size_t count, size_t width, T* out) {
   if constexpr (sizeof(T) == 4)
     if (width == 2) return fastest([=](auto) SPARSEWIRE_FLATTEN { norms_of_pairs(x, count, out); });
   for (size_t i = 0; i < count; ++i) out[i] = static_cast<T>(norm_of(x + i * width, width));
+}
+
+// One row: its entries and norms, some at a time. Returns the bits of the largest norm.
+template <class T>
+SPARSEWIRE_INLINE Bits<T> entries_of_row(const T* spectrum, size_t pairs, T* out, T* norms, bool apart) {
+  constexpr size_t kPairs = 256;
+  const T root = static_cast<T>(1.4142135623730951);
+  T numbers[2 * kPairs], found[kPairs];
+  Bits<T> top = 0;
+  for (size_t start = 0; start < pairs; start += kPairs) {
+    const size_t n = std::min(kPairs, pairs - start);
+    for (size_t i = 0; i < 2 * n; ++i) numbers[i] = spectrum[2 * start + i] * root;
+    if (start == 0) numbers[0] = spectrum[0], numbers[1] = spectrum[2 * pairs];
+    if constexpr (sizeof(T) == 4) {
+      norms_of_pairs(numbers, n, found);
+    } else {
+      for (size_t i = 0; i < n; ++i) found[i] = norm_of(numbers + 2 * i, 2);
+    }
+    for (size_t i = 0; i < n; ++i) top = std::max(top, magnitude(found[i]));
+    put(out + 2 * start, numbers, 2 * n, apart);
+    put(norms + start, found, n, apart);
+  }
+  return top;
+}
+
+template <class T>
+bool half_spectra(InOut<T> out, InOut<T> norms, In<T> spectra, int64_t rows, bool apart) {
+  const size_t count = to_count(rows), pairs = norms.size() / std::max<size_t>(count, 1);
+  const bool fits = count && spectra.size() == out.size() + 2 * count && out.size() == 2 * norms.size();
+  if (!fits || norms.size() % count)
+    throw std::invalid_argument(std::to_string(out.size()) + " numbers and " + std::to_string(norms.size()) +
+                                " norms do not fit " + std::to_string(rows) + " half spectra of " +
+                                std::to_string(spectra.size()));
+  return without_gil([&] {
+    return fastest([=, from = spectra.data(), to = out.data(), into = norms.data()](auto) SPARSEWIRE_FLATTEN {
+      Bits<T> top = 0;
+      for (size_t row = 0; row < count; ++row)
+        top = std::max(top, entries_of_row(from + row * (2 * pairs + 2), pairs, to + row * 2 * pairs,
+                                           into + row * pairs, apart));
+#if defined(__x86_64__)
+      _mm_sfence();
+#endif
+      return top < kInfinity<T>;
+    });
+  });
 }
 
 template <class T>
@@ -81,9 +142,17 @@ void row_norms(InOut<T> out, const In<T>& x, int64_t width) {
   without_gil([&] { norms_of_rows(x.data(), out.size(), static_cast<size_t>(width), out.data()); });
 }
 
+template <class T>
+void bind(nb::module_& m) {
+  using nb::arg;
+  m.def("row_norms", &row_norms<T>, arg("out").noconvert(), arg("x").noconvert(), arg("width"));
+  m.def("half_spectra", &half_spectra<T>, arg("out").noconvert(), arg("norms").noconvert(), arg("spectra").noconvert(),
+        arg("rows"), arg("apart") = false);
+}
+
 const Binder binder([](nb::module_& m) {
-  m.def("row_norms", &row_norms<float>, nb::arg("out").noconvert(), nb::arg("x").noconvert(), nb::arg("width"));
-  m.def("row_norms", &row_norms<double>, nb::arg("out").noconvert(), nb::arg("x").noconvert(), nb::arg("width"));
+  bind<float>(m);
+  bind<double>(m);
 });
 
 }  // namespace

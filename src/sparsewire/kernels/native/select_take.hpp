@@ -171,7 +171,7 @@ void take_topk_of_copy(const Dense<T>& dense, size_t k, Chosen<T, Index>& out);
 
 template <class T, class Index>
 void take_topk(const Dense<T>& dense, size_t k, Chosen<T, Index>& out) {
-  const bool sampling = dense.size >= kSmall && k <= dense.size / 4 && k > 0;
+  const bool sampling = dense.size >= kSmall && k <= dense.size / 4 * 3 && k > 0;
   if (sampling && take_sampled(dense, k, out)) return;
   out.clear();
   if (k > 0 && (dense.terms.residual || dense.sign != Sign::any)) return take_topk_of_copy(dense, k, out);

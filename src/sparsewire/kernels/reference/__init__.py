@@ -63,5 +63,5 @@ from .rice import (
     rice_encode,
     unpack_deltas,
 )
-from .rows import row_norms
+from .rows import half_spectra, row_norms
 from .sketch import sketch_insert, sketch_load, sketch_query

@@ -36,3 +36,21 @@ def row_norms(out: Array, x: Array, width: int) -> None:
             norm = np.where((total >= 2.0**-100) & (total <= 2.0**100), np.sqrt(total.astype(np.float32)), norm)
         norm = np.minimum(np.maximum(norm, peak), float(np.finfo(x.dtype).max))
         out[:] = np.where(finite, norm, np.where(np.isnan(peak), np.nan, np.inf))
+
+
+def half_spectra(out: Array, norms: Array, spectra: Array, rows: int, apart: bool = False) -> bool:
+    """Half spectra of real rows of an even length n, flat: n/2 + 1 complex numbers each, of an orthonormal transform.
+
+    Into `out` the n/2 entries of two numbers that each row has: first its two real coefficients, of frequency 0 and of
+    the highest, then the others times √2, for in half a spectrum one stands for two. Into `norms` the entries' norms,
+    as `row_norms` has them. Returns whether all are finite. `apart`: out and norms are more than caches hold.
+    """
+    if rows < 1 or spectra.size != out.size + 2 * rows or out.size != 2 * norms.size or norms.size % rows:
+        raise ValueError(f"{out.size} numbers and {norms.size} norms do not fit {rows} half spectra of {spectra.size}")
+    given, found = spectra.reshape(rows, -1), out.reshape(rows, -1)
+    with np.errstate(all="ignore"):
+        np.multiply(given[:, :-2], out.dtype.type(2**0.5), out=found)
+    if found.size:
+        found[:, 0], found[:, 1] = given[:, 0], given[:, -2]
+    row_norms(norms, out, 2)
+    return bool(np.isfinite(norms).all())
