@@ -131,13 +131,15 @@ class Layout:
 class Open:
     """A buffer whose means are not yet written.
 
-    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be.
+    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be. `unused`
+    are those of them without a gradient here: the buffer may be written to before the step ends, so it cannot be asked.
     """
 
     buffer: Buffer
     layout: Layout
     outcomes: list[Outcome]
     dense: list[tuple[Slice, Array]]
+    unused: frozenset[str]
     reduced: bool = False
     finite: bool = True
 
@@ -160,6 +162,11 @@ def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: i
 def has_gradient(x: Array) -> bool:
     """Whether anything of a parameter's gradient is not zero: DDP leaves zeros for a parameter that was not used."""
     return bool(x[:64].any() or x.any())
+
+
+def without_gradient(items: Sequence[Slice], numbers: Array) -> frozenset[str]:
+    """The names of parameters whose gradient is zero throughout."""
+    return frozenset(item.name for item in items if not has_gradient(numbers[item.start : item.stop]))
 
 
 Part = Sequence[Buffer] | tuple[str, Sparse]
