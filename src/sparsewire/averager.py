@@ -321,7 +321,8 @@ class Averager:
         """Goes on from this rank's saved state, in the loss's present scale."""
         self.check_state(state)
         scale = self.scale
-        self.states.load(state["buffers"], state.get("means", {}), state.get("rates", {}))
+        rates = state.get("rates", {}) if self.settings.follow_rate else {}  # nobody would keep them up to date
+        self.states.load(state["buffers"], state.get("means", {}), rates)
         self.step, self.scale = int(state["step"]), float(state["scale"])
         self._model.load(state.get("selection", {}))
         self.rescale(scale)
