@@ -20,8 +20,8 @@ class Lengths:
     >>> [lengths(round_) for round_ in (0, 1, 2, 9)]
     [10, 10, 50, 50]
 
-    A round has at least one step for each of the model's fragments, and more than `overlap` between two meetings. What a
-    function gives is known, and refused, only when its round begins.
+    A round has at least one step for each of the model's fragments, and more than `overlap` between two meetings. A
+    length that a function gives is known, and refused, only when its round begins.
     """
 
     every: Any

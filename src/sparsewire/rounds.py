@@ -127,7 +127,7 @@ class Rounds:
 
     @property
     def due(self) -> bool:
-        """Whether the steps are enough for a meeting. Not to be asked while one is held, which may begin a new round."""
+        """Whether the steps are enough for a meeting. Not to be asked while one is held: it may begin a new round."""
         turn = self.meeting % self.plan.fragments
         return self.counts.steps >= gap(self.plan.lengths(self.round), turn, self.plan.fragments)
 
