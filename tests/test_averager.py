@@ -98,10 +98,11 @@ def test_tensors_that_are_put_together_travel_as_one_message() -> None:
     run_ranks(2, fn)
 
 
+@pytest.mark.parametrize("scheme", [SCHEME, "topk(k=0)", "one_sign(k=0) | memory=dgc"])
 @pytest.mark.parametrize("name", ["w", "b"])
-def test_a_step_that_is_not_finite_on_one_rank_changes_nothing(name: str) -> None:
+def test_a_step_that_is_not_finite_on_one_rank_changes_nothing(name: str, scheme: str) -> None:
     def fn(comm: Communicator) -> None:
-        one = averager(comm)
+        one = averager(comm, scheme)
         train(one, comm, range(2))
         before, x = residuals(one), gradients(comm, 2)
         x[name][3] = np.inf if comm.rank == 1 else x[name][3]
