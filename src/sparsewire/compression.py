@@ -24,8 +24,9 @@ def compress(
     """(frame, residual): what `encode` sends for x (+ residual, if one is given), and what is left.
 
     What is left is x − decode(frame), exactly: one subtraction where something was sent, x itself elsewhere. A residual
-    that is given is updated in place (a `Sparse` is returned anew), unless what is sent is non-finite (or x is, and nothing is
-    sent) or an error is raised: then it stays as it was. A memory with several buffers takes and gives a dict of them.
+    that is given is updated in place (a `Sparse` is returned anew), unless what is sent is non-finite, or x is and
+    nothing is sent, or an error is raised: then it stays as it was. A memory with several buffers takes and gives a
+    dict of them.
 
     >>> import numpy as np
     >>> frame, left = compress(np.array([0.5, 3.0, -1.0]), "topk(k=1)")
