@@ -9,7 +9,8 @@ residual   error feedback; the momentum, or Adam's β1, stays in the optimizer b
 dgc        momentum correction; with AdamW, error feedback and β1 = 0
 gmc        global momentum compression (SGD only)
 ours       with SGD, dgc with a ratio that falls as 1/t, the same on average, one threshold for the whole model, and
-           what waits following the learning rate; with AdamW, the same with error feedback and β1 = 0
+           what waits following the learning rate (follow_rate=True); with AdamW, the same with error feedback and
+           β1 = 0
 longer     ours at the smallest ratio with `--longer` times the steps
 
 "to 90 %": steps until the training loss, a moving mean, has fallen by 90 % of what dense's falls in all.

@@ -71,7 +71,7 @@ class Cell(training.Cell):
 
     @property
     def follows(self) -> bool:
-        """Whether what waits follows the learning rate, as it does where `attach` is given the optimizer."""
+        """Whether what waits follows the learning rate, as with `attach(…, optimizer=…, follow_rate=True)`."""
         return self.rule.endswith("_rate")
 
     def settings(self, model: nn.Module) -> Settings:

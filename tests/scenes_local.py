@@ -72,6 +72,18 @@ def one_raises(stage: Stage, where: str, **settings: Any) -> dict[str, Any]:
     raise AssertionError("nothing was raised")
 
 
+def one_has_short_rounds(stage: Stage) -> str:
+    """Rank 1's second round is shorter than its exchange takes, which it refuses; the others hear why."""
+    run = Run(stage, every=lambda round_: 2 if stage.rank == 1 and round_ else 4, overlap=2)
+    try:
+        run.train(20)
+    except Exception as error:
+        return told(error)
+    finally:
+        run.link.detach()
+    raise AssertionError("nothing was raised")
+
+
 class _Detaching:
     """`try … finally: link.detach()`."""
 

@@ -161,6 +161,51 @@ def adam_has_no_first_moment_where_sparse(stage: Stage, kind: str, closure: bool
     assert not optimizer._optimizer_step_pre_hooks
 
 
+class Strange(torch.optim.Optimizer):
+    """An optimizer of somebody's own, with a momentum that is not SGD's, as Muon's is not."""
+
+    def __init__(self, parameters: Any, momentum: float = 0.95) -> None:
+        super().__init__(parameters, {"lr": 0.1, "momentum": momentum})
+
+    def step(self, closure: Any = None) -> None:
+        """Does nothing."""
+
+
+def only_sgd_has_a_momentum(stage: Stage) -> None:
+    """What other optimizers call momentum is not handed out; error feedback alone may stand in front of them."""
+    model = stage.ddp(build())
+    for make, momentum in ((torch.optim.SGD, 0.9), (Strange, 0.0), (torch.optim.RMSprop, 0.0)):
+        with attach(model, "topk(5%) | memory=none", optimizer=make(model.parameters(), momentum=0.9)) as link:
+            assert set(link.settings.momenta().values()) == {momentum}
+
+
+def follows_when_asked(stage: Stage) -> None:
+    """At half the rate what waits is doubled, if follow_rate says so, and stays as it is otherwise."""
+    for settings, factor in (({}, 1.0), ({"follow_rate": False}, 1.0), ({"follow_rate": True}, 2.0)):
+        model = stage.ddp(build())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with attach(model, "topk(k=1) | values=raw", optimizer=optimizer, dense_below=0, **settings) as link:
+            step(stage, model, optimizer, 0)
+            before = link.state_dict()["buffers"]["middle.weight"]["residual"].clone()
+            optimizer.param_groups[0]["lr"] = 0.25
+            model.zero_grad()
+            (0 * model(torch.zeros(6, 20))).sum().backward()  # no gradient: what waits stays here
+            after = link.state_dict()["buffers"]["middle.weight"]["residual"]
+            assert before.any() and torch.equal(after, factor * before)
+
+
+def refuses_to_follow(stage: Stage) -> list[str]:
+    model = stage.ddp(build())
+    sgd = torch.optim.SGD(model.parameters())
+    wrong = [
+        {"optimizer": torch.optim.AdamW(model.parameters()), "follow_rate": True},
+        {"optimizer": Strange(model.parameters()), "follow_rate": True},
+        {"follow_rate": True},
+        {"optimizer": sgd, "follow_rate": 1},
+    ]
+    return [raises(InputError, lambda told=told: attach(model, "topk(5%)", **told)) for told in wrong]
+
+
 def says_what_does_not_fit(stage: Stage) -> list[str]:
     model = stage.ddp(build())
     parameters = list(model.parameters())
@@ -172,6 +217,10 @@ def says_what_does_not_fit(stage: Stage) -> list[str]:
         ("memory=gmc", sgd(parameters, momentum=0.9, nesterov=True)),
         ("memory=dgc", torch.optim.AdamW(parameters)),
         ("memory=dgc", "sgd"),
+        ("memory=dgc", torch.optim.RMSprop(parameters, momentum=0.9)),
+        ("memory=gmc", torch.optim.NAdam(parameters)),
+        ("memory=dgc", torch.optim.RMSprop(parameters)),
+        ("memory=dgc(momentum=0.95)", Strange(parameters)),
     ]
     for memory, optimizer in wrong:
         scheme = f"topk(5%) | {memory}"

@@ -72,6 +72,37 @@ def resumes_exactly(stage: Stage, folder: str, stop: int, end: int, **settings: 
     return len(sparse_kept(state))
 
 
+def sends_what_waited_once(stage: Stage, folder: str, memory: str, **change: Any) -> None:
+    """Resumed with more parameters dense, among others in their bucket: the second gradient is the plain mean again."""
+    scheme = f"topk(5%) | values=raw | memory={memory}"
+    first = Run(stage, "one", scheme=scheme, dense_below=10)
+    first.train(3)
+    first.save(folder)
+    first.link.detach()
+    second = Run(stage, "one", scheme=scheme, **{"dense_below": 10, **change})
+    second.load(folder)
+    owed = set(second.link.averager.states.by_name)
+    for step in range(3, 7):
+        expected = _plain_mean(stage, second.model, step)
+        second.model.zero_grad()
+        _loss(stage, second.model, step).backward()
+        same = torch.allclose(second.model.module.middle.bias.grad, expected, atol=1e-6)
+        assert same == (step > 3), step
+    assert "middle.bias" in owed and "middle.bias" not in second.link.averager.states.by_name
+    assert "middle.weight" in second.link.averager.states.by_name
+    second.link.detach()
+
+
+def _plain_mean(stage: Stage, model: nn.Module, step: int) -> torch.Tensor:
+    """The mean gradient of one bias, without DDP."""
+    model.zero_grad()
+    with model.no_sync():
+        _loss(stage, model, step).backward()
+    mean = model.module.middle.bias.grad / stage.size
+    stage.group.allreduce([mean]).wait()
+    return mean
+
+
 def state_is_plain(stage: Stage) -> None:
     """It loads under weights_only, and it is a copy: training on does not change it."""
     run = Run(stage, kind="words")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from strategies import MEMORIES, make, same_bits
+from strategies import BACKENDS, MEMORIES, make, same_bits, using
 
 import sparsewire as sw
 from sparsewire.averager import Averager, Settings
@@ -97,10 +98,11 @@ def test_tensors_that_are_put_together_travel_as_one_message() -> None:
     run_ranks(2, fn)
 
 
+@pytest.mark.parametrize("scheme", [SCHEME, "topk(k=0)", "one_sign(k=0) | memory=dgc"])
 @pytest.mark.parametrize("name", ["w", "b"])
-def test_a_step_that_is_not_finite_on_one_rank_changes_nothing(name: str) -> None:
+def test_a_step_that_is_not_finite_on_one_rank_changes_nothing(name: str, scheme: str) -> None:
     def fn(comm: Communicator) -> None:
-        one = averager(comm)
+        one = averager(comm, scheme)
         train(one, comm, range(2))
         before, x = residuals(one), gradients(comm, 2)
         x[name][3] = np.inf if comm.rank == 1 else x[name][3]
@@ -273,6 +275,49 @@ def test_a_state_of_another_memory_is_refused() -> None:
 
 
 # --- clipping ---
+
+
+HUGE = {"float32": 2.0**120, "float64": 2.0**600}  # their squares are beyond the type
+
+
+def clipped_means(comm: Communicator, kind: str, scale: float, most: float) -> list[np.ndarray]:
+    """Of a step in which everything is sent, with a table."""
+    kept = np.dtype(kind).type(scale)
+    x = {name: make("normal", size, kind, 10 * comm.rank + 1) * kept for name, size in NAMES.items()}
+    table = sw.Sparse(np.array([1]), make("normal", 4, kind, comm.rank) * kept, (5, 4), width=4)
+    one = averager(comm, "nonzero | values=raw | memory=none", clip_norm=most)
+    one.put({**x, "table": table})
+    assert one.finish()
+    return [*x.values(), one.sparse_means["table"].work_values]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", HUGE)
+@pytest.mark.parametrize("most", [1.0, 1e-9])
+def test_a_norm_that_overflows_is_clipped_as_any_other(kind: str, most: float, backend: str) -> None:
+    """A gradient times a power of two is clipped to the same bits, by all kernels."""
+
+    def fn(comm: Communicator) -> list[np.ndarray]:
+        means = clipped_means(comm, kind, HUGE[kind], most)
+        assert all_same(means, clipped_means(comm, kind, 1.0, most))
+        total = sum(float((mean.astype(np.float64) ** 2).sum()) for mean in means)
+        assert 0.1 * most < math.sqrt(total) <= most / math.sqrt(2) * (1 + 1e-6)
+        return means
+
+    with using(backend):
+        found = run_ranks(2, fn)
+    assert all_same(found[0], run_ranks(2, fn)[0])
+
+
+def test_a_gradient_that_is_not_finite_is_not_clipped() -> None:
+    def fn(comm: Communicator) -> None:
+        one, x = averager(comm, clip_norm=1.0), gradients(comm, 0)
+        x["w"][3] = np.nan if comm.rank else np.inf
+        one.put(x)
+        assert not one.finish()
+        assert not np.isfinite(x["w"]).all()
+
+    run_ranks(2, fn)
 
 
 @pytest.mark.parametrize("clip", [1.0, 1e6])

@@ -102,6 +102,21 @@ def test_a_resumed_training_follows_as_one_that_never_stopped(memory: str) -> No
     run_ranks(2, fn)
 
 
+def test_a_rate_that_nobody_followed_in_between_is_forgotten() -> None:
+    def fn(comm: Communicator) -> None:
+        rate = [0.4]
+        runs = [following(comm, "residual", rate, follow) for follow in (True, False, True)]
+        step_of(runs[0], gradient(comm, 0))
+        runs[1].load_state_dict(runs[0].state_dict())
+        rate[0] = 0.1
+        step_of(runs[1], gradient(comm, 1))
+        runs[2].load_state_dict(runs[1].state_dict())
+        step_of(runs[2], np.zeros(NUMEL, np.float32))
+        assert same_bits(runs[2].states.by_name["w"]["residual"], runs[1].states.by_name["w"]["residual"])
+
+    run_ranks(1, fn)
+
+
 def test_a_small_change_waits_until_it_is_worth_a_pass() -> None:
     def fn(comm: Communicator) -> None:
         rate = [1.0]

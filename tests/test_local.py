@@ -413,6 +413,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "1 … 6 fragments": {"every": 20, "fragments": 7},
     "less than fragments": {"every": 2, "fragments": 3},
     "overlap=2: it must be below 2": {"every": 4, "overlap": 2, "fragments": 2},
+    r"overlap=1: it must be below 1.*every\(0\)=1": {"every": lambda round_: 1, "overlap": 1},
+    r"every\(0\)=2 is less than fragments=3": {"every": lambda round_: 2, "fragments": 3},
+    "overlap=4: it must be below 3": {"every": [(2, 9), (4, 3)], "overlap": 4},
     "overlap is a whole number": {"every": 4, "overlap": 0.5},
     "mix lies in 0 … 1": {"every": 4, "mix": 1.5},
     "on_round is a function": {"every": 4, "on_round": 1},
@@ -426,6 +429,29 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_a_setting_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises((InputError, SchemeError), match=text):
         on_ranks(lambda comm: Run(comm, **REFUSED[text]), 1)
+
+
+SHRINKS = {
+    r"overlap=2: it must be below 2, when the next exchange begins \(every\(2\)=2, fragments=1\)": {"overlap": 2},
+    r"overlap=1: it must be below 1, .* \(every\(2\)=2, fragments=2\)": {"overlap": 1, "fragments": 2},
+    r"every\(2\)=2 is less than fragments=3": {"fragments": 3},
+}
+
+
+@pytest.mark.parametrize("text", SHRINKS)
+def test_a_round_that_turns_out_too_short_is_refused_by_all(text: str) -> None:
+    """At the same step: the first after which no exchange is on its way."""
+    settings = SHRINKS[text]
+
+    def fn(comm: Communicator) -> int:
+        run = Run(comm, every=lambda round_: 6 if round_ < 2 else 2, **settings)
+        for _ in range(2):  # an error stays
+            with pytest.raises(InputError, match=text):
+                run.train(17)
+        assert run.link.round == 2
+        return int(run.link.step)
+
+    assert set(on_ranks(fn)) == {12 + settings.get("overlap", 1)}
 
 
 def test_a_rank_that_refuses_is_heard_by_all() -> None:

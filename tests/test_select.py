@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from exchange_rows import ROWS
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_rows import dense
@@ -185,11 +186,8 @@ def test_zeros_are_not_sent_where_subnormal_numbers_count_as_zero(size: int, bit
     "select",
     [
         "topk(k=3)",
-        "topk(k=0)",
         "randomk(k=1)",
-        "randomk(k=0)",
         "one_sign(k=2)",
-        "one_sign(k=0)",
         "chunk_topk(k=3, chunk=500)",
         "chunk_topk(k=1, chunk=9)",
         "threshold(value=9)",
@@ -201,6 +199,42 @@ def test_what_is_not_finite_is_always_chosen(select: str) -> None:
     x = np.full(500, 0.5, np.float32)
     x[[3, 77, 400]] = np.nan, np.inf, -np.inf
     assert {3, 77, 400} <= set(chosen(x, select))
+
+
+NOTHING = ["topk(k=0)", "randomk(k=0)", "one_sign(k=0)"]
+
+
+@every_backend
+@pytest.mark.parametrize("select", NOTHING)
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_a_selection_of_nothing_chooses_nothing_whatever_is_there(select: str, kind: str, backend: str) -> None:
+    x = np.full(500, 0.5, kind)
+    x[[3, 77, 400]] = np.nan, np.inf, -np.inf
+    with using(backend):
+        assert chosen(x, select) == []
+        residual = np.ones(500, kind)
+        frame, _ = sw.compress(x, select, residual=residual)
+        assert sw.decode(frame).indices.size == 0
+        assert (residual == 1).all(), "a gradient that is not finite leaves no trace"
+        sw.compress(np.ones(500, kind), select, residual=residual)
+        assert (residual == 2).all()
+
+
+@pytest.mark.parametrize("select", NOTHING)
+@pytest.mark.parametrize("exchange", ROWS)
+def test_all_ranks_see_what_is_not_finite_though_nothing_is_chosen(select: str, exchange: str) -> None:
+    """One entry says so, however many are spoiled, and no residual changes anywhere."""
+
+    def step(comm: Communicator) -> None:
+        x, residual = np.ones(500, np.float32), np.ones(500, np.float32)
+        x[comm.rank * 100 :] = np.nan if comm.rank else 1
+        found, sent = mean(x, f"{select} | exchange={exchange}", comm, residual=residual, name="w")
+        assert not np.isfinite(found).all() and np.count_nonzero(sent) <= 1
+        assert (residual == 1).all()
+        found, sent = mean(np.ones(500, np.float32), f"{select} | exchange={exchange}", comm, residual=residual)
+        assert not found.any() and not sent.any() and (residual == 2).all()
+
+    run_ranks(2, step)
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

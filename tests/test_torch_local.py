@@ -53,6 +53,12 @@ def test_when_one_rank_raises_the_others_hear_why_at_once(ranks: Pool, where: st
         assert f"on rank {rank}, at meeting 1" in told[rank]["text"]
 
 
+def test_a_rank_whose_rounds_turn_out_too_short_is_heard(ranks: Pool) -> None:
+    first, *others = (told for told in sorted(ranks.play("local.one_has_short_rounds")))
+    assert first.startswith("InputError: overlap=2: it must be below 2")
+    assert all(text.startswith("PeerFailed: another rank failed first: rank 1: InputError: over") for text in others)
+
+
 def test_a_rank_that_does_not_come_in_time_is_a_timeout(ranks: Pool) -> None:
     told = ranks.play("local.comes_late", timeout=2.0)
     assert any(text.startswith("CommTimeout: all_gather") for text in (told[0], told[2])), told

@@ -40,11 +40,29 @@ def test_adam_has_no_first_moment_where_gradients_are_sparse(ranks: Pool, kind: 
 
 def test_what_does_not_fit_is_named_with_the_line_to_write(ranks: Pool) -> None:
     for texts in ranks.play("optimizers.says_what_does_not_fit"):
-        momentum, dampening, nesterov, other, adam, kind, warned = texts
+        momentum, dampening, nesterov, other, adam, kind, *strange, warned = texts
         assert "momentum of 0.8, SGD has 0.9" in momentum
         assert "dampening=0" in dampening
         assert "write memory=dgc(momentum=0.9, nesterov=true)" in nesterov
         assert "write memory=dgc(momentum=0.9, nesterov=true)" in other
-        assert "with Adam write memory=residual" in adam
+        assert "with AdamW write memory=residual" in adam
+        for text, name in zip(strange, ["RMSprop", "NAdam", "RMSprop", "Strange"], strict=True):
+            assert f"is for SGD with momentum; with {name} write memory=residual" in text
         assert "torch.optim.Optimizer" in kind
         assert "write memory=dgc(momentum=0.9)" in warned
+
+
+def test_a_momentum_is_read_from_sgd_alone(ranks: Pool) -> None:
+    ranks.play("optimizers.only_sgd_has_a_momentum", ranks=2)
+
+
+def test_what_waits_follows_the_rate_only_where_that_is_asked_for(ranks: Pool) -> None:
+    ranks.play("optimizers.follows_when_asked", ranks=2)
+
+
+def test_following_the_rate_is_refused_where_it_means_nothing(ranks: Pool) -> None:
+    for adam, unknown, none, kind in ranks.play("optimizers.refuses_to_follow", ranks=2)[:2]:
+        assert "is for SGD" in adam and "with AdamW leave it out" in adam
+        assert "with Strange leave it out" in unknown
+        assert "give optimizer=, or leave follow_rate out" in none
+        assert "follow_rate is True or False, not 1" in kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch_pool import Pool
@@ -32,6 +33,14 @@ def test_a_resumed_run_with_one_threshold_does_too(ranks: Pool, tmp_path: Path, 
 def test_warm_up_and_schedule_go_on_where_they_were(ranks: Pool, tmp_path: Path, stop: int) -> None:
     settings = {"warmup_steps": 4, "ratio_schedule": [[3, 0.5], [6, 0.25]], "stop": stop, "end": 12}
     ranks.play("state.resumes_exactly", ranks=2, folder=str(tmp_path), **settings)
+
+
+@pytest.mark.parametrize("memory", ["residual", "dgc(0.9)", "gmc(0.9)"])
+@pytest.mark.parametrize("change", [{"dense_below": 100}, {"exclude": ["middle.bias"]}], ids=str)
+def test_what_waited_is_sent_once_where_a_parameter_becomes_dense(
+    ranks: Pool, tmp_path: Path, memory: str, change: dict[str, Any]
+) -> None:
+    ranks.play("state.sends_what_waited_once", ranks=2, folder=str(tmp_path), memory=memory, **change)
 
 
 def test_the_state_is_tensors_and_plain_types_and_a_copy(ranks: Pool) -> None:

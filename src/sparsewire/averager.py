@@ -23,7 +23,7 @@ from .comm import Communicator
 from .debts import owed, set_aside, settle
 from .exchange import Clock, Outcome, Piece, Turn, average_dense
 from .kernels import Array
-from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out
+from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out, without_gradient
 from .memory import Residual
 from .model_select import ModelSelect
 from .momentum import hand_out, move_on, reweigh
@@ -117,7 +117,7 @@ class Averager:
         opened, pieces = [], []
         for buffer in buffers:
             numbers, layout = buffer.read(), self._layout(buffer.slices)
-            opened.append(Open(buffer, layout, [], [(item, self._owed(item, numbers, plan)) for item in layout.dense]))
+            opened.append(Open(buffer, layout, [], *self._owed(layout.dense, numbers, plan)))
             layout.clear(numbers)
             for segment in layout.segments:
                 set_aside(segment, numbers, plan, self.states)
@@ -136,12 +136,13 @@ class Averager:
     def _average(self, buffer: Buffer) -> Open:
         """In a dense step each buffer is moved at once, while the next is made."""
         plan, numbers = self.settings.schedule.scheme, buffer.read()
-        total = np.concatenate([self._owed(item, numbers, plan) for item in buffer.slices])
+        parts, unused = self._owed(buffer.slices, numbers, plan)
+        total = np.concatenate([values for _, values in parts])
         with self.clock("dense"):
             mean = self.nodes.across.all_reduce(total) / total.dtype.type(self.nodes.across.size)
         finite = kernels.all_finite(mean, threads=kernels.threads)
         dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
-        return Open(buffer, Layout((), buffer.slices), [], dense, True, finite)
+        return Open(buffer, Layout((), buffer.slices), [], dense, unused, True, finite)
 
     def _run(self, pieces: list[Piece], plan: Scheme) -> list[Outcome]:
         label = f" {plan.indices} {plan.values}"
@@ -161,8 +162,13 @@ class Averager:
             numbers = one.buffer.read()
             yield from (self._piece(segment, numbers, one.buffer.dtype, plan) for segment in one.layout.segments)
 
-    def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
-        return owed(item, numbers, plan, self.settings, self.states)
+    def _owed(
+        self, items: Sequence[Slice], numbers: Array, plan: Scheme
+    ) -> tuple[list[tuple[Slice, Array]], frozenset[str]]:  # fmt: skip
+        """What parameters have to send in full, and the names of those that are not used here."""
+        unused = without_gradient(items, numbers)
+        told = plan, self.settings, self.states
+        return [(item, owed(item, numbers, *told, item.name not in unused)) for item in items], unused
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:
@@ -236,7 +242,7 @@ class Averager:
         numbers = one.buffer.read()
         if finite:
             for item, mean in one.dense:
-                settle(item, numbers, mean, plan, self.settings, self.states)
+                settle(item, numbers, mean, plan, self.settings, self.states, item.name not in one.unused)
         one.layout.clear(numbers)
         for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
             if finite:
@@ -315,7 +321,8 @@ class Averager:
         """Goes on from this rank's saved state, in the loss's present scale."""
         self.check_state(state)
         scale = self.scale
-        self.states.load(state["buffers"], state.get("means", {}), state.get("rates", {}))
+        rates = state.get("rates", {}) if self.settings.follow_rate else {}  # nobody would keep them up to date
+        self.states.load(state["buffers"], state.get("means", {}), rates)
         self.step, self.scale = int(state["step"]), float(state["scale"])
         self._model.load(state.get("selection", {}))
         self.rescale(scale)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import host, kernels
+from . import host
 from .codec import piece_of
 from .contract import State
 from .errors import InputError
@@ -24,8 +24,9 @@ def compress(
     """(frame, residual): what `encode` sends for x (+ residual, if one is given), and what is left.
 
     What is left is x − decode(frame), exactly: one subtraction where something was sent, x itself elsewhere. A residual
-    that is given is updated in place (a `Sparse` is returned anew), unless what is sent is non-finite or an error is
-    raised: then it stays as it was. A memory with several buffers takes and gives a dict of them.
+    that is given is updated in place (a `Sparse` is returned anew), unless what is sent is non-finite, or x is and
+    nothing is sent, or an error is raised: then it stays as it was. A memory with several buffers takes and gives a
+    dict of them.
 
     >>> import numpy as np
     >>> frame, left = compress(np.array([0.5, 3.0, -1.0]), "topk(k=1)")
@@ -38,7 +39,7 @@ def compress(
     buffers = Buffers.of(residual, plan, tensor)
     piece = piece_of(tensor, name, buffers.state)
     sealed = piece.seal(plan, step, seed, rank)
-    if kernels.all_finite(sealed.sent.work_values):
+    if not piece.spoils(plan, sealed.sent):
         piece.keep(plan, Alone(sealed.sent))
         buffers.write_back()
     return sealed.frame, buffers.given

@@ -9,10 +9,10 @@ from .scheme import Scheme
 from .states import States
 
 
-def owed(item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: States) -> Array:
-    """What a parameter has to send in full: its gradient, and what sparse steps have left of it."""
+def owed(item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: States, used: bool) -> Array:
+    """What a parameter has to send in full: its gradient, if it is used here, and what sparse steps have left of it."""
     x = numbers[item.start : item.stop]
-    if _waits(x, plan):
+    if _waits(used, plan):
         return x.copy()
     known = plan.memory.remembers_dense and settings.is_sparse(item.name, item.whole)
     if not known and item.name not in states.by_name:
@@ -20,10 +20,12 @@ def owed(item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: 
     return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
 
 
-def settle(item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Settings, states: States) -> None:
-    """What was owed of a parameter that travelled dense is paid."""
+def settle(
+    item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Settings, states: States, used: bool
+) -> None:  # fmt: skip
+    """What was owed of a parameter that travelled dense is paid; `used` is what `owed` was told."""
     x = numbers[item.start : item.stop]
-    if _waits(x, plan) and item.name in states.by_name:
+    if _waits(used, plan) and item.name in states.by_name:
         return
     if plan.memory.buffers and settings.is_sparse(item.name, item.whole) and item.name in states.by_name:
         plan.memory.keep_dense(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
@@ -31,9 +33,9 @@ def settle(item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Set
         states.drop(item.name)
 
 
-def _waits(x: Array, plan: Scheme) -> bool:
+def _waits(used: bool, plan: Scheme) -> bool:
     """Whether what is owed stays here: perhaps no rank used the parameter, and its mean will be dropped."""
-    return not plan.memory.remembers_dense and not has_gradient(x)
+    return not plan.memory.remembers_dense and not used
 
 
 def set_aside(segment: Segment, numbers: Array, plan: Scheme, states: States) -> None:

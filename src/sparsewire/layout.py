@@ -8,16 +8,19 @@ segment: they are taken out and leave zeros behind.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from . import kernels
 from .errors import InputError
 from .exchange import Outcome
 from .kernels import Array
 from .sparse import Sparse, work_dtype
+
+BLOCK = 2**16
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ class Buffer:
 
     def scaled(self, factor: float) -> Buffer:
         """The same with its numbers multiplied."""
-        return self.changed(lambda numbers: np.multiply(numbers, numbers.dtype.type(factor), out=numbers))
+        wide = np.float64(factor)  # float32 may not hold it
+        return self.changed(lambda numbers: np.multiply(numbers, wide, out=numbers, casting="same_kind"))
 
     def changed(self, change: Callable[[Array], Any]) -> Buffer:
         """The same with its numbers changed in place: at once, or at each `take` that gives a copy."""
@@ -131,13 +135,15 @@ class Layout:
 class Open:
     """A buffer whose means are not yet written.
 
-    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be.
+    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be. `unused`
+    are those of them without a gradient here: the buffer may be written to before the step ends, so it cannot be asked.
     """
 
     buffer: Buffer
     layout: Layout
     outcomes: list[Outcome]
     dense: list[tuple[Slice, Array]]
+    unused: frozenset[str]
     reduced: bool = False
     finite: bool = True
 
@@ -162,25 +168,46 @@ def has_gradient(x: Array) -> bool:
     return bool(x[:64].any() or x.any())
 
 
+def without_gradient(items: Sequence[Slice], numbers: Array) -> frozenset[str]:
+    """The names of parameters whose gradient is zero throughout."""
+    return frozenset(item.name for item in items if not has_gradient(numbers[item.start : item.stop]))
+
+
 Part = Sequence[Buffer] | tuple[str, Sparse]
 
 
 def clipped(parts: Sequence[Part], most: float) -> list[Part]:
-    """Gradients, dense and sparse, whose norm together is at most `most`; they stay as they are if it is not finite."""
-    norm = _norm(parts)
-    return [_scaled(part, most / norm) for part in parts] if most < norm < math.inf else list(parts)
+    """Gradients, dense and sparse, whose norm together is at most `most`; they stay as they are if they are not finite.
+
+    The norm is largest · rest, of which neither overflows, as the norm itself may.
+    """
+    largest = max((_largest(array) for array in _arrays(parts)), default=0.0)
+    if not 0 < largest < math.inf:
+        return list(parts)
+    rest = math.sqrt(math.fsum(_energy(array, largest) for array in _arrays(parts)))
+    return [_scaled(part, most / largest / rest) for part in parts] if most / largest < rest else list(parts)
 
 
 def _scaled(part: Part, factor: float) -> Part:
     if isinstance(part, tuple):
-        return part[0], part[1].like(part[1].indices, part[1].work_values * np.float32(factor))
+        values = part[1].work_values
+        return part[0], part[1].like(part[1].indices, (values * np.float64(factor)).astype(values.dtype))
     return [buffer.scaled(factor) for buffer in part]
 
 
-def _norm(parts: Sequence[Part]) -> float:
-    arrays = (
-        array
-        for part in parts
-        for array in ([part[1].work_values] if isinstance(part, tuple) else map(Buffer.read, part))
-    )
-    return math.sqrt(sum(float(np.linalg.norm(array)) ** 2 for array in arrays))
+def _arrays(parts: Sequence[Part]) -> Iterator[Array]:
+    for part in parts:
+        yield from [part[1].work_values] if isinstance(part, tuple) else map(Buffer.read, part)
+
+
+def _largest(array: Array) -> float:
+    """The largest magnitude; infinite where a number is not finite."""
+    if not kernels.all_finite(array, threads=kernels.threads):
+        return math.inf
+    return max(float(array.max()), -float(array.min())) if array.size else 0.0
+
+
+def _energy(array: Array, unit: float) -> float:
+    """The sum of squares, in units, in float64: block by block, so that no second array of this size is made."""
+    blocks = (array[start : start + BLOCK].astype(np.float64) / unit for start in range(0, array.size, BLOCK))
+    return math.fsum(float(np.square(block).sum()) for block in blocks)

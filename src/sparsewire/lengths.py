@@ -19,33 +19,45 @@ class Lengths:
     >>> lengths = Lengths(((2, 10), (4, 50)))
     >>> [lengths(round_) for round_ in (0, 1, 2, 9)]
     [10, 10, 50, 50]
+
+    A round has at least one step for each of the model's fragments, and more than `overlap` between two meetings. A
+    length that a function gives is known, and refused, only when its round begins.
     """
 
     every: Any
+    fragments: int = 1
+    overlap: int = 0
 
     def __post_init__(self) -> None:
         if not (callable(self.every) or is_whole(self.every)):
             object.__setattr__(self, "every", _pairs(self.every))
-        self(0)
+        self._check_room(self._least(), "every")
 
     def __call__(self, round_: int) -> int:
         if callable(self.every):
             try:
-                return _checked(self.every(round_), f"every({round_}) gave")
+                length = _checked(self.every(round_), f"every({round_}) gave")
             except InputError:
                 raise
             except Exception as error:
                 raise InputError(f"every({round_}) raised {type(error).__name__}: {error}") from error
+            return self._check_room(length, f"every({round_})")
         if is_whole(self.every):
             return _checked(self.every, "every is")
         return next((every for until, every in self.every if round_ < until), self.every[-1][1])
 
-    @property
-    def least(self) -> int | None:
-        """The shortest round, unless a function decides."""
-        if callable(self.every):
-            return None
-        return int(self.every) if is_whole(self.every) else min(every for _, every in self.every)
+    def _least(self) -> int:
+        """The shortest round; of a function the first one."""
+        return self(0) if callable(self.every) or is_whole(self.every) else min(every for _, every in self.every)
+
+    def _check_room(self, length: int, name: str) -> int:
+        """A length that has room for the fragments and the overlap."""
+        if length < self.fragments:
+            raise InputError(f"{name}={length} is less than fragments={self.fragments}: each needs a step of its own")
+        if self.overlap >= length // self.fragments:
+            raise InputError(f"overlap={self.overlap}: it must be below {length // self.fragments}, when the next "
+                             f"exchange begins ({name}={length}, fragments={self.fragments})")  # fmt: skip
+        return length
 
     def __str__(self) -> str:
         if callable(self.every):

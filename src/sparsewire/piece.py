@@ -6,7 +6,7 @@ were; `keep` writes, once the step is known to be finite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .mask import Mask
 from .rng import derive_key
 from .scheme import Scheme
 from .seal import Sealed, Selection, seal
+from .select import NotFinite
 from .sparse import Sparse, elements, entries, merged
 
 
@@ -106,6 +107,12 @@ class Piece:
 
     # --- what is kept ---
 
+    def spoils(self, scheme: Scheme, sent: Sparse) -> bool:
+        """Whether the memory has to stay as it is: what was sent, or was left here by taking nothing, is not finite."""
+        if scheme.select.takes_nothing and not isinstance(self.x, Sparse):
+            return bool(self.select(showing(scheme), self.context(scheme, 0, 0, 0)).indices.size)
+        return not kernels.all_finite(sent.work_values)
+
     def keep(self, scheme: Scheme, outcome: Any) -> None:
         """Lets the memory update its buffers; `outcome` is the exchange's, of a step that is finite on all ranks."""
         state = self._state(scheme)
@@ -125,6 +132,11 @@ class Piece:
         for name, values in part.items():
             if not np.array_equal(values, before[name]):  # pages of a large table that are never written stay unused
                 state[name] = _scattered(state[name], where, values, x)
+
+
+def showing(scheme: Scheme) -> Scheme:
+    """The scheme with a selection that shows others what is not finite, also where it takes nothing."""
+    return replace(scheme, select=NotFinite()) if scheme.select.takes_nothing else scheme
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,14 @@ class Rounds:
 
     # --- local steps ---
 
-    def count(self) -> bool:
-        """One more local step; whether a meeting is due."""
+    def count(self) -> None:
+        """One more local step."""
         self.counts.steps += 1
         self.counts.changed = True
+
+    @property
+    def due(self) -> bool:
+        """Whether the steps are enough for a meeting. Not to be asked while one is held: it may begin a new round."""
         turn = self.meeting % self.plan.fragments
         return self.counts.steps >= gap(self.plan.lengths(self.round), turn, self.plan.fragments)
 

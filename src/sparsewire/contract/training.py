@@ -65,12 +65,18 @@ class Select(Codec):
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         """(ascending indices, values there) of a flat float32 or float64 array, which stays as it is.
 
-        Non-finite entries are never left out. The result may share memory with x: `choose` copies it then.
+        Non-finite entries are never left out, unless there is room for fewer: then nothing else is chosen. The result
+        may share memory with x: `choose` copies it then.
         """
 
     def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> tuple[Array, Array]:
         """`pick` of a compensated gradient, whose terms stay as they are; one pass where a kernel offers it."""
         return self.choose(terms.total(x), ctx)
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether it chooses no entry of any tensor: what is not finite has then to be told by another one."""
+        return False
 
     def largest_of(self, numel: int) -> int | None:
         """How many of `numel` entries it takes, if it takes the largest, exactly; None if it has another rule."""

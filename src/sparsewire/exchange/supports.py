@@ -25,13 +25,13 @@ from ..mask import DIGEST, Mask, digest
 from ..piece import Piece
 from ..scheme import Scheme
 from ..seal import Selection, is_ordered
-from ..select import Nonzero, TopK
+from ..select import Nonzero, NotFinite
 from ..sparse import Sparse, magnitudes, merged
 from ..wire import Frame, pack_message
 from .messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
 from .turn import Turn
 
-NOTHING = TopK(k=0)  # but what is not finite
+NOTHING = NotFinite()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from ..comm import Communicator
 from ..contract import Context
 from ..kernels import Array
-from ..piece import Piece
+from ..piece import Piece, showing
 from ..scheme import Scheme
 from ..seal import Sealed, Selection
 from ..sparse import Sparse, held
@@ -68,7 +68,7 @@ class Turn:
         """A piece's selection alone, and what the codecs may know."""
         ctx = piece.context(self.scheme, self.step, self.seed, self.comm.rank)
         with self.clock("select"):
-            return piece.select(self.scheme, ctx), ctx
+            return piece.select(showing(self.scheme), ctx), ctx
 
 
 class Outcome(ABC):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import kernels
 from ..codec import decode_parsed
 from ..compression import Alone
 from ..contract import State
@@ -71,7 +70,8 @@ class Coder:
         pieces = [(self._piece(one, changes[one.name], states), self.scheme_of(one)) for one in tensors]
         sealed = [piece.seal(plan, step, self.seed, self.rank) for piece, plan in pieces]
         sent = [one.sent for one in sealed]
-        return Sending(pack_sealed(sealed), sent, all(kernels.all_finite(one.work_values) for one in sent), pieces)
+        spoiled = any(piece.spoils(plan, one) for (piece, plan), one in zip(pieces, sent, strict=True))
+        return Sending(pack_sealed(sealed), sent, not spoiled, pieces)
 
     def _piece(self, one: Tensor, change: Array, states: dict[str, State]) -> Piece:
         buffers = self.scheme_of(one).memory.buffers

@@ -33,7 +33,7 @@ class OneSign(Counted):
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         indices, values = kernels.one_sign(x, self.count(x.size), threads=kernels.threads)
-        if kernels.all_finite(values) and self.k != 0:
+        if kernels.all_finite(values):
             return indices, values
         return kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype), threads=kernels.threads)
 
@@ -42,6 +42,6 @@ class OneSign(Counted):
         indices, values = kernels.one_sign_sum(
             terms.residual, x, count, terms.decay, terms.gain, threads=kernels.threads
         )
-        if kernels.all_finite(values) and self.k != 0:
+        if kernels.all_finite(values):
             return indices, values
         return super().pick_sum(terms, x, ctx)

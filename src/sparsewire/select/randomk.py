@@ -25,6 +25,6 @@ class RandomK(Counted):
         draw = np.arange(self.count(x.size), dtype=np.uint64)
         drawn = kernels.permute(draw, x.size, ctx.key if self.shared else ctx.own_key)
         indices = np.sort(drawn.astype(kernels.index_dtype(x.size)))
-        if not kernels.all_finite(x, threads=kernels.threads):
+        if not self.takes_nothing and not kernels.all_finite(x, threads=kernels.threads):
             indices = np.union1d(indices, kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype))[0])
         return indices, x[indices]

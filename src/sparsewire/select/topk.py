@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from .. import kernels
 from ..contract import Context, Select, Terms
 from ..errors import SchemeError
@@ -34,6 +32,10 @@ class Counted(Select):
     def of_part(self, parts: int) -> Counted:
         return self if self.k is None else replace(self, k=-(-self.k // parts))
 
+    @property
+    def takes_nothing(self) -> bool:
+        return self.k == 0
+
     def count(self, numel: int) -> int:
         """How many of `numel` elements are chosen."""
         if self.k is not None:
@@ -44,21 +46,17 @@ class Counted(Select):
 
 @dataclass(frozen=True)
 class TopK(Counted):
-    """The entries of largest magnitude. NaN and inf count as the largest; they travel even with k = 0."""
+    """The entries of largest magnitude. NaN and inf count as the largest."""
 
     id = "topk"
     wire_id = 1
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        if self.k == 0:
-            return kernels.threshold(x, kernels.magnitude_edge(np.inf, x.dtype), threads=kernels.threads)
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)
 
     def largest_of(self, numel: int) -> int | None:
         return self.count(numel)
 
     def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> tuple[Array, Array]:
-        if self.k == 0:
-            return super().pick_sum(terms, x, ctx)
         count = self.count(x.size)
         return kernels.topk_sum(terms.residual, x, count, terms.decay, terms.gain, threads=kernels.threads)

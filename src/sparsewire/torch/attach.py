@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ..auto import Auto, read_auto
-from ..errors import InputError
 from ..schedule import Ratios
 from ..scheme import Spec
 from .agree import agree, refuse
@@ -19,7 +18,7 @@ from .fourier import fourier_for
 from .group import CourierGroup
 from .hook import free_hook
 from .link import Link
-from .optimizers import fit_optimizer
+from .optimizers import check_follow_rate, fit_optimizer
 from .prune import find_masks, masked
 
 
@@ -33,7 +32,7 @@ def attach(
     warmup_steps: int = 0,
     ratio_schedule: Ratios | None = None,
     optimizer: torch.optim.Optimizer | None = None,
-    follow_rate: bool = True,
+    follow_rate: bool = False,
     clip_norm: float | None = None,
     scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
@@ -56,7 +55,7 @@ def attach(
     optimizer: checked against the scheme's memory, as exactly one of the two may hold the momentum. SGD stays as it is
         (with memory=dgc or gmc); Adam's β1 is 0 within its steps for parameters that travel sparse.
     follow_rate: what waits to be sent moves the weights as far as it would have done, whatever the optimizer's learning
-        rate is when it is sent; for memory=residual and dgc.
+        rate is when it is sent; for SGD with memory=residual or dgc.
     clip_norm: clips each rank's gradient to clip_norm/√ranks before what was not sent is added, as DGC does; the
         exchange then waits for the last bucket. Clipping after backward would clip the compensated sum.
     scaler: the GradScaler that the loss goes through, if one does: residuals then follow its scale as it changes.
@@ -80,9 +79,8 @@ def attach(
             )  # fmt: skip
             if auto is not None:
                 settings = steered(settings, auto)
-            if not isinstance(follow_rate, bool):
-                raise InputError(f"follow_rate is True or False, not {follow_rate!r}")
             fit = fit_optimizer(optimizer, settings, named)
+            check_follow_rate(follow_rate, fit)
             if fit is not None:
                 settings = replace(settings, momenta=fit.momenta, rates=fit.rates, follow_rate=follow_rate)
             if settings.schedule.scheme.exchange.uses_masks:

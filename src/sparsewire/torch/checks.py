@@ -98,7 +98,7 @@ def is_positive(timeout: Any) -> bool:
 
 def usable(scheme: Scheme) -> Scheme:
     """Refuses what would fail, or send nothing, at the first step."""
-    if getattr(scheme.select, "k", None) == 0:
+    if scheme.select.takes_nothing:
         raise SchemeError(f"{scheme.select} selects nothing: give k=1 or more, or a ratio")
     try:
         decode(encode(PROBE, scheme))

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from .. import round_states
 from ..comm import Communicator
-from ..errors import SparsewireError, add_note
+from ..errors import InputError, SparsewireError, add_note
 from ..grid import Grid
 from ..join import Joined, join
 from ..kernels import Array
@@ -213,13 +213,21 @@ class LocalLink:
         if was_skipped(optimizer):
             return
         self._steps += 1
-        due = self.rounds.count()
+        self.rounds.count()
         if self._flight is not None:
             self._flight.left -= 1
             if self._flight.left <= 0:
                 self._land()
-        if due:
+        if self._flight is None and self._is_due():
             self._meet(DUE)
+
+    def _is_due(self) -> bool:
+        """Whether a meeting is; the others hear of a round that is too short, as theirs may be another one."""
+        try:
+            return self.rounds.due
+        except InputError as error:
+            self._error = self._group.fail(error)
+            raise
 
     def _meet(self, kind: int) -> None:
         self._land()

@@ -56,9 +56,8 @@ class LocalSettings:
         if every is None:
             raise InputError("every is missing: how many optimizer steps a round has, e.g. every=10")
         outer, mask = outer_rule(self._told("outer", told, "sgd")), bool(self._told("mask_momentum", told, False))
-        plan = Plan(Lengths(every), outer, model.averaged, self.fragments, mask)
+        plan = Plan(Lengths(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
         split({name: tensor.numel() for name, tensor in model.parameters.items()}, self.fragments)
-        self._check_lengths(plan.lengths)
         return self._settings(model, told, plan), plan
 
     def _told(self, name: str, preset: dict[str, Any], default: Any = None) -> Any:
@@ -94,15 +93,6 @@ class LocalSettings:
             raise InputError(f"overlap is a whole number of steps, 0 or more, not {self.overlap!r}")
         if isinstance(self.mix, bool) or not isinstance(self.mix, (int, float)) or not 0 <= self.mix <= 1:
             raise InputError(f"mix lies in 0 … 1, not {self.mix!r}")
-
-    def _check_lengths(self, lengths: Lengths) -> None:
-        least = lengths.least
-        if least is not None and least < self.fragments:
-            raise InputError(f"every={least} is less than fragments={self.fragments}: each needs a step of its own")
-        if least is not None and self.overlap >= max(1, least // self.fragments):
-            raise InputError(
-                f"overlap={self.overlap}: it must be below {least // self.fragments}, when the next exchange begins"
-            )
 
     def agreed(self, plan: Plan) -> dict[str, Any]:
         """What every rank must have the same, besides the averager's settings."""

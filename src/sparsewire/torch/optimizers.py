@@ -40,9 +40,13 @@ class Fit:
             raise InputError(f"optimizer is a torch.optim.Optimizer, or None, not {optimizer!r}")
         self._check()
 
+    @property
+    def is_sgd(self) -> bool:
+        return isinstance(self.optimizer, torch.optim.SGD)
+
     def momenta(self) -> dict[str, float]:
-        """SGD's momentum by parameter name."""
-        return self._by_name("momentum")
+        """SGD's momentum by parameter name. What other optimizers call so is another thing: 0."""
+        return self._by_name("momentum") if self.is_sgd else dict.fromkeys(self._names.values(), 0.0)
 
     def rates(self) -> dict[str, float]:
         """The learning rates by parameter name."""
@@ -119,15 +123,15 @@ class Fit:
 
     def _check(self) -> None:
         groups = [g for g in self._whole() if any(self._travels_sparse(parameter) for parameter in g["params"])]
-        if isinstance(self.optimizer, torch.optim.SGD):
+        name = type(self.optimizer).__name__
+        if self.is_sgd:
             for group in groups:
                 _check_sgd(group, self._memory)
-        elif isinstance(self.optimizer, ADAMS):
-            if self._memory.held_momentum is not None:
-                raise InputError(f"memory={self._memory} is for SGD with momentum; with Adam write memory=residual")
-        else:
+        elif self._memory.held_momentum is not None:
+            raise InputError(f"memory={self._memory} is for SGD with momentum; with {name} write memory=residual")
+        elif not isinstance(self.optimizer, ADAMS):
             say_once(
-                f"{type(self.optimizer).__name__} is not known to sparsewire: whether a momentum of its own stands "
+                f"{name} is not known to sparsewire: whether a momentum of its own stands "
                 f"behind memory={self._memory} is not checked; set it to 0, or use SGD with memory=dgc, or AdamW"
             )
 
@@ -161,6 +165,17 @@ def fit_optimizer(
         return None
     sparse = {parameter for name, parameter in named.items() if settings.is_sparse(name, _size(parameter))}
     return Fit(optimizer, memory, {parameter: name for name, parameter in named.items()}, sparse.__contains__)
+
+
+def check_follow_rate(follow_rate: bool, fit: Fit | None) -> None:
+    """Whether what waits can follow the learning rate: only SGD moves by η times what it is handed."""
+    if not isinstance(follow_rate, bool):
+        raise InputError(f"follow_rate is True or False, not {follow_rate!r}")
+    if follow_rate and fit is None:
+        raise InputError("follow_rate=True needs to know the learning rate: give optimizer=, or leave follow_rate out")
+    if follow_rate and fit is not None and not fit.is_sgd:
+        name = type(fit.optimizer).__name__
+        raise InputError(f"follow_rate=True is for SGD, which moves by η times the gradient; with {name} leave it out")
 
 
 def only_optimizer(optimizers: Iterable[torch.optim.Optimizer], model: torch.nn.Module) -> torch.optim.Optimizer | None:
