@@ -10,6 +10,7 @@ clients that are counted, the mean is, as in `sparsewire.exchange.combine`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,9 +41,9 @@ class Total:
         self.senders: dict[str, Array] = {}
 
     def add(self, parts: Sequence[Sparse], weight: float, scale: float = 1.0) -> None:
-        """One client's change, multiplied by `scale`."""
+        """One client's change, its weights multiplied by `scale`; whole numbers stay as they are."""
         for one, part in zip(self.tensors, parts, strict=True):
-            self._add(one, part, weight, scale)
+            self._add(one, part, weight, 1.0 if one.is_whole else scale)
         self.weight += weight
 
     def _add(self, one: Tensor, part: Sparse, weight: float, scale: float) -> None:
@@ -77,5 +78,17 @@ class Total:
         return {"weight": self.weight, "sums": dict(self.sums), "senders": dict(self.senders)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; what it cannot have given is an `InputError`."""
         self.weight = float(state["weight"])
         self.sums, self.senders = dict(state["sums"]), dict(state["senders"])
+        summed = [one for one in self.tensors if self.weight]
+        weighed = [one for one in summed if self.rule != "all" and not one.plain]
+        fits = self._fits(self.sums, summed) and self._fits(self.senders, weighed)
+        if not 0 <= self.weight < math.inf or not fits:
+            raise InputError("the saved sums are not those of the model's tensors")
+
+    def _fits(self, found: Mapping[str, Array], tensors: Sequence[Tensor]) -> bool:
+        sizes = {one.name: (self.coder.domain_size(one),) for one in tensors}
+        return {name: array.shape for name, array in found.items()} == sizes and all(
+            array.dtype == np.float64 for array in found.values()
+        )
