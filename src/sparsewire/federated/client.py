@@ -264,7 +264,7 @@ class Client:
             plan, shape = self._coder.scheme_of(one), self._coder.shape_of(one)
             indices, values, width = saved[one.name]
             transform = None if plan.transform.is_identity else plan.transform.fitted(shape)
-            sent[one.name] = Sparse(indices, values, shape, one.dtype, width, transform)
+            sent[one.name] = Sparse(indices, values, shape, one.dtype, whole(width, 1), transform)
             demand(kernels.all_finite(sent[one.name].work_values), f"what was sent of {one.name!r}")
         return Pending(round_, digest, sent)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 ClientId = str | int
 STATE_VERSION = 2
-MOST_STRANGERS, MOST_ID = 100, 256  # whom a report names among those who were not asked, and the size of a name
+MOST_STRANGERS, MOST_ID = 100, 256  # whom a report names among those who were not asked, and characters of a name
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ class Round:
 
     def _refuse_stranger(self, client: ClientId, reason: str) -> None:
         self.strangers += 1
-        size = len(client) if isinstance(client, str) else client.bit_length()
-        if self.strangers <= MOST_STRANGERS and size <= MOST_ID:
+        if self.strangers <= MOST_STRANGERS and (isinstance(client, int) or len(client) <= MOST_ID):
             self.refused[client] = reason
 
     def count(self, client: ClientId, examples: int, norm: float, size: int) -> None:

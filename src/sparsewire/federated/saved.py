@@ -16,7 +16,7 @@ from ..sparse import work_dtype
 from .coding import Coder
 from .history import History
 from .model import Tensor
-from .round import STATE_VERSION, ClientId, Known, Round
+from .round import MOST_ID, STATE_VERSION, ClientId, Known, Round
 
 MOST = 2**64 - 1
 
@@ -25,7 +25,7 @@ MOST = 2**64 - 1
 def reading(whose: str, state: Any) -> Iterator[None]:
     """Whatever is wrong with the state of a server or a client comes out as an `InputError`."""
     version = state.get("version") if isinstance(state, Mapping) else None
-    if version != STATE_VERSION:
+    if not is_whole(version) or version != STATE_VERSION:
         raise InputError(f"a {whose}'s state of version {STATE_VERSION} is needed, not {version!r}")
     try:
         yield
@@ -78,6 +78,8 @@ def mapping(value: Any) -> Mapping[Any, Any]:
 def checked_id(client: Any) -> ClientId:
     if isinstance(client, bool) or not isinstance(client, str | int):
         raise InputError(f"a client's id is a text or a whole number, not {client!r}")
+    if isinstance(client, int) and client.bit_length() > MOST_ID:
+        raise InputError(f"a client's id is a text or a whole number of at most {MOST_ID} bits")
     return client
 
 
