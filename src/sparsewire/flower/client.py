@@ -98,4 +98,5 @@ def load_client(ctxt: Context, training: str) -> Client | None:
         return Client.from_state(unpack_state(tree, to_weights(ctxt.state.array_records[ARRAYS])))
     except Exception as error:
         log.warning("sparsewire: this node's state is damaged, and begins anew: %s", error)
+        del ctxt.state[TREE]
         return None
