@@ -141,7 +141,7 @@ def test_files_that_are_no_state_are_refused(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [Server, Client])
 def test_a_state_of_another_version_is_refused(kind: type[Server] | type[Client]) -> None:
-    with pytest.raises(InputError, match="version 1 is needed, not 99"):
+    with pytest.raises(InputError, match="version 2 is needed, not 99"):
         kind.from_state({"version": 99})
 
 

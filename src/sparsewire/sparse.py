@@ -16,12 +16,23 @@ from .kernels import Array, index_dtype
 from .kernels.scratch import recycled
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+MOST_BESIDE_ZERO = 2**60  # times eight bytes is more than an address has bits for
 LARGEST = {
     "float16": 65504.0,
     "bfloat16": float.fromhex("0x1.fep127"),
     "float32": float(np.finfo(np.float32).max),
     "float64": float(np.finfo(np.float64).max),
 }
+
+
+def is_shape(shape: Sequence[int]) -> bool:
+    """Whether a tensor can have these sizes. NumPy multiplies the sizes of an empty tensor, too, but for the zeros.
+
+    >>> is_shape((2, 3)), is_shape((0, 3)), is_shape((0, 2**62, 2**62))
+    (True, True, False)
+    """
+    others = math.prod(size for size in shape if size)
+    return min(shape, default=0) >= 0 and others < (2**63 if all(shape) else MOST_BESIDE_ZERO)
 
 
 def work_dtype(dtype: str) -> np.dtype[np.floating]:
@@ -115,7 +126,7 @@ class Sparse:
         if dtype not in DTYPES:
             raise InputError(f"values must be one of {', '.join(DTYPES)}, not {dtype}; convert them first")
         shape = tuple(int(n) for n in self.shape)
-        if any(n < 0 for n in shape) or math.prod(shape) >= 2**63:
+        if not is_shape(shape):
             raise InputError(f"a shape needs sizes ≥ 0 and fewer than 2**63 elements, not {shape}")
         if values.dtype.name == "bfloat16":
             values = from_bfloat16(values.view(np.uint16))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..contract import State
 from ..errors import FrameError, InputError, StaleBase
 from ..rng import derive_key
@@ -17,22 +18,24 @@ from ..statefile import PathLike, copied, read_state, write_state
 from ..wire import Data
 from .coding import Coder, open_patch, open_weights
 from .envelope import MODEL, PATCH, Down, Up, unpack_down, unpack_model, unpack_rounds
-from .model import PLAIN_BELOW, Model, Tensor, Weights, framed, tensors_of
+from .model import DIGEST_SIZE, PLAIN_BELOW, Facts, Model, Tensor, Weights, framed, tensors_of
 from .round import STATE_VERSION, ClientId
+from .saved import buffers, checked_id, data, demand, reading, text, whole
 
 MAX_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True)
 class Pending:
-    """What was sent in a round of which the end is not known here yet."""
+    """What was sent in a round of which the end is not known here yet, and the digest of the model it started from."""
 
     round: int
+    digest: bytes
     sent: dict[str, Sparse]
 
 
 class Client:
-    """Weights as the server has them, and this client's residual.
+    """Weights as the server has them, and this client's residual. A client is used by one thread at a time.
 
     scheme: for the way up; None takes the server's word for it. name: which client this is, for randomness that differs
     between them. max_elements: of the largest model that it accepts. weights: the server's initial ones, if they came
@@ -50,9 +53,10 @@ class Client:
         self._coder: Coder | None = None
         self._down: Coder | None = None
         self._model: Model | None = None
+        self._facts: Facts = []  # of the last model, which may not be here
         self._states: dict[str, State] = {}
         self._pending: Pending | None = None
-        self.round = -1
+        self.round, self._last = -1, -1  # `_last`: the last round for which an update was made
         if weights is not None:
             self._begin(Model.of(weights, frozenset(plain), plain_below), scheme_down)
 
@@ -61,7 +65,7 @@ class Client:
             raise InputError("a client that begins with weights needs the server's scheme as well: Client(scheme, …)")
         down = self._wanted if scheme_down is None else _plan(scheme_down)
         self._coder, self._down = self._coders(str(self._wanted), str(down))
-        self._model, self.round = model, 0
+        self._model, self._facts, self.round = model, model.facts, 0
 
     @property
     def sent(self) -> dict[str, Sparse]:
@@ -88,8 +92,12 @@ class Client:
     def receive(self, message: Data) -> Weights:
         """Takes over the common weights; copies of them, to train on. On an error nothing has changed.
 
-        An update of an earlier round that the server did not count goes back into the residual.
+        An update of an earlier round that the server did not count goes back into the residual. Where the server has
+        counted an update that this client does not know of, the client was restored from an old state: its residual was
+        sent since then, and is dropped.
         """
+        if not isinstance(message, bytes | bytearray | memoryview):
+            raise InputError(f"a message is bytes, not {type(message).__name__}")
         down = unpack_down(message)
         self._check_round(down)
         model, schemes = self._opened(down)
@@ -98,25 +106,30 @@ class Client:
                 f"the weights that the message leads to are not the server's at round {down.round}: this client's are "
                 "of another training; server.broadcast(client, base=-1) sends all of them"
             )
-        if not model.is_finite():
-            raise FrameError("the server's weights have numbers that are not finite")
+        if not model.is_held():
+            raise FrameError("the server's weights have numbers that are not finite, or not of their tensor's type")
+        arrays = model.arrays()
         self._take(down, model, schemes)
-        return self.weights
+        return arrays
 
     def _check_round(self, down: Down) -> None:
-        if down.kind != MODEL and not down.base <= self.round <= down.round:
-            raise StaleBase(
-                f"this client is at round {self.round}, the message leads from round {down.base} to {down.round}: "
-                f"server.broadcast(client, base={self.round}) starts from where it is"
-            )
-        if self._pending is not None and down.round < self._pending.round:
-            raise StaleBase(f"a message of round {down.round}, after an update of round {self._pending.round}")
+        if down.kind == MODEL or down.base <= self.round <= down.round:
+            return
+        base = self.round if self.round <= down.round else -1  # ahead of a server that was restored
+        raise StaleBase(
+            f"this client is at round {self.round}, the message leads from round {down.base} to {down.round}: "
+            f"server.broadcast(client, base={base}) sends what it needs"
+        )
 
     def _opened(self, down: Down) -> tuple[Model, tuple[Coder, Coder]]:
         if down.kind == MODEL:
             texts, tensors, body = unpack_model(down.body, self.max_elements)
-            return open_weights(body, tensors), self._coders(*texts)
-        assert self._coder is not None and self._down is not None
+            found = self._coders(*texts)
+            for coder in found:
+                coder.check(tensors)
+            return open_weights(body, tensors), found
+        if self._coder is None or self._down is None:
+            raise StaleBase("this client has no model yet: server.broadcast(client, base=-1) sends it")
         schemes = self._coder, self._down
         if down.kind == PATCH:
             return self._known.patched(open_patch(down.body, self._known.tensors)), schemes
@@ -132,19 +145,27 @@ class Client:
         return Coder.of(up, self.seed, derive_key(str(self.name))), Coder.of(down, self.seed)
 
     def _take(self, down: Down, model: Model, schemes: tuple[Coder, Coder]) -> None:
-        if self._model is not None and model.facts != self._model.facts:
-            self._states, self._pending = {}, None  # another model: what was kept is of no use
-        self._model, (self._coder, self._down), self.round = model, schemes, down.round
-        if self._pending is not None and self._pending.round < down.round:
+        other, old = model.facts != self._facts, down.counted > self._last + 1
+        if other or old:  # what was kept is of another model, or of a state before an update that was counted
+            self._states, self._pending = {}, None
+        if self._pending is not None and (self._pending.round, self._pending.digest) != (down.round, down.digest):
             if down.counted != self._pending.round + 1:
                 self._take_back(self._pending)
             self._pending = None
+        went_back = down.round < self.round
+        self._model, self._facts, self.round = model, model.facts, down.round
+        self._coder, self._down = schemes
+        self._last = down.counted - 1 if went_back else max(self._last, down.counted - 1)
 
     def _take_back(self, pending: Pending) -> None:
-        """What was sent in vain waits for the next update."""
+        """What was sent in vain waits for the next update, unless the scheme keeps nothing."""
+        if self._coder is None or not self._coder.scheme.memory.buffers:
+            return
         for name, sent in pending.sent.items():
             if name in self._states:
                 self._states[name]["residual"] += sent.flat()
+            else:
+                self._states[name] = {"residual": sent.flat()}
 
     # --- to the server ---
 
@@ -160,14 +181,23 @@ class Client:
         if self._pending is not None:
             raise InputError(f"an update of round {self.round} was made already: send that, or receive() a new round")
         local = model.read(weights)
-        changes = {name: model.flat[name] - local[name] for name in local}
+        with np.errstate(over="ignore"):
+            changes = {one.name: model.flat[one.name] - local[one.name] + self._returned(one) for one in model.tensors}
         sending = coder.seal(model.tensors, changes, self._states, self.round)
         if not sending.finite:
             raise InputError("the change is too large for its number type; nothing was sent, the residual is kept")
         message = Up(self.round, int(examples), model.digest, sending.body).pack()
         sending.keep()
-        self._pending = Pending(self.round, dict(zip(model.flat, sending.sent, strict=True)))
+        for one in model.tensors:
+            if one.plain:
+                self._states.pop(one.name, None)  # all of it is on its way
+        self._pending = Pending(self.round, model.digest, dict(zip(model.flat, sending.sent, strict=True)))
+        self._last = self.round
         return message
+
+    def _returned(self, one: Tensor) -> Any:
+        """What of a plain tensor was sent in vain; compressed ones have a memory that adds it."""
+        return self._states[one.name]["residual"] if one.plain and one.name in self._states else 0
 
     # --- saving ---
 
@@ -184,14 +214,14 @@ class Client:
         """Copies: arrays and plain types. Without the weights, the next broadcast has to bring all of them, base=-1."""
         keeps = weights and self._model is not None
         pending = None if self._pending is None else [
-            self._pending.round, {name: _saved(sent) for name, sent in self._pending.sent.items()}
+            self._pending.round, self._pending.digest, {name: _saved(sent) for name, sent in self._pending.sent.items()}
         ]  # fmt: skip
         state = {
             "kind": "federated client", "version": STATE_VERSION, "name": self.name, "seed": self.seed,
             "max_elements": self.max_elements, "wanted": None if self._wanted is None else str(self._wanted),
-            "round": self.round if keeps else -1, "states": self._states,
+            "round": self.round if keeps else -1, "last": self._last, "states": self._states,
             "schemes": [str(one.scheme) for one in (self._coder, self._down) if one is not None],
-            "tensors": [] if self._model is None else self._model.facts,
+            "tensors": self._facts,
             "weights": dict(self._model.flat) if keeps and self._model is not None else None,
             "pending": pending,
         }  # fmt: skip
@@ -199,27 +229,44 @@ class Client:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Client:
-        if state.get("version") != STATE_VERSION:
-            raise InputError(f"a client's state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
-        client = cls(state["wanted"], name=state["name"], seed=state["seed"], max_elements=state["max_elements"])
-        if state["schemes"]:
-            client._coder, client._down = client._coders(*state["schemes"])
-        if state["weights"] is not None:
-            client._model = Model.from_facts(state["tensors"], state["weights"])
-        client.round, client._states = int(state["round"]), copied(state["states"])
-        if state["pending"] is not None:
-            client._pending = client._loaded(state["pending"], framed(tensors_of(state["tensors"])))
+        """The client of a state; what no client has written is an `InputError`."""
+        with reading("client", state):
+            most = whole(state["max_elements"])
+            client = cls(
+                state["wanted"], name=checked_id(state["name"]), seed=whole(state["seed"], None), max_elements=most
+            )
+            client._restore(state)
         return client
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._facts = copied(state["tensors"])
+        tensors, schemes = framed(tensors_of(self._facts)), [text(one) for one in state["schemes"]]
+        demand(len(schemes) == (2 if tensors else 0), f"a client with {len(schemes)} schemes")
+        if schemes:
+            self._coder, self._down = self._coders(*schemes)
+        self.round, self._last = whole(state["round"], -1), whole(state["last"], -1)
+        if state["weights"] is not None:
+            self._model = Model.from_facts(state["tensors"], state["weights"])
+        demand((self.round >= 0) == (state["weights"] is not None), f"a client at round {self.round}")
+        self._states = buffers(state["states"], tensors, self._kept_of)
+        self._pending = None if state["pending"] is None else self._loaded(state["pending"], tensors)
+
+    def _kept_of(self, one: Tensor) -> tuple[str, ...]:
+        assert self._coder is not None
+        return self._coder.scheme.memory.buffers
 
     def _loaded(self, pending: Any, tensors: Sequence[Tensor]) -> Pending:
         assert self._coder is not None
+        round_, digest, saved = pending
+        demand(whole(round_) <= self._last and len(data(digest)) == DIGEST_SIZE, "the update on its way")
         sent = {}
         for one in tensors:
             plan, shape = self._coder.scheme_of(one), self._coder.shape_of(one)
-            indices, values, width = pending[1][one.name]
+            indices, values, width = saved[one.name]
             transform = None if plan.transform.is_identity else plan.transform.fitted(shape)
-            sent[one.name] = Sparse(indices, values, shape, one.dtype, width, transform)
-        return Pending(int(pending[0]), sent)
+            sent[one.name] = Sparse(indices, values, shape, one.dtype, whole(width, 1), transform)
+            demand(kernels.all_finite(sent[one.name].work_values), f"what was sent of {one.name!r}")
+        return Pending(round_, digest, sent)
 
 
 def _plan(spec: Spec) -> Scheme:

@@ -57,8 +57,25 @@ class Coder:
             )
         return cls(plan, seed, rank)
 
+    def buffers_of(self, one: Tensor) -> tuple[str, ...]:
+        """Names of what the memory keeps of a tensor."""
+        return self.scheme_of(one).memory.buffers
+
     def scheme_of(self, one: Tensor) -> Scheme:
         return PLAIN if one.plain else self.scheme
+
+    def check(self, tensors: Sequence[Tensor]) -> None:
+        """A `FrameError` where the scheme does not go with a tensor: both may come from a stranger."""
+        for one in tensors:
+            try:
+                self.domain_size(one)
+            except Exception as error:
+                raise HeaderError(f"{self.scheme} does not go with {one.name!r}: {error}") from error
+
+    def domain_size(self, one: Tensor) -> int:
+        """Numbers that there are of a tensor in the domain in which it is sent."""
+        transform = self.scheme_of(one).transform.fitted(self.shape_of(one))
+        return one.size if transform.is_identity else transform.size(one.size) * transform.width
 
     def shape_of(self, one: Tensor) -> tuple[int, ...]:
         return self.scheme_of(one).framed_shape(one.shape)
@@ -74,7 +91,7 @@ class Coder:
         return Sending(pack_sealed(sealed), sent, not spoiled, pieces)
 
     def _piece(self, one: Tensor, change: Array, states: dict[str, State]) -> Piece:
-        buffers = self.scheme_of(one).memory.buffers
+        buffers = self.buffers_of(one)
         if buffers and one.name not in states:
             states[one.name] = {name: np.zeros(one.size, work_dtype(one.dtype)) for name in buffers}
         return Piece(one.name, change, self.shape_of(one), one.dtype, states.get(one.name, {}))

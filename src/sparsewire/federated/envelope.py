@@ -16,13 +16,11 @@ from dataclasses import dataclass
 
 from ..binary import Reader, text, varint
 from ..errors import HeaderError, InputError, LimitExceeded
-from ..sparse import DTYPES
 from ..wire import DOWN_MAGIC, UP_MAGIC, VERSION, Data, checked, with_checksum
-from .model import DIGEST_SIZE, MOST_NAME, MOST_TENSORS, Tensor
+from .model import DIGEST_SIZE, MOST_DIMENSIONS, MOST_NAME, MOST_TENSORS, STORED, Tensor
 
 MODEL, ROUNDS, PATCH = range(3)
-MOST_DIMENSIONS, MOST_SCHEME = 32, 4096
-STORED = (*DTYPES, "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+MOST_SCHEME = 4096
 
 
 @dataclass(frozen=True)
@@ -133,6 +131,6 @@ def _unpack_tensor(reader: Reader) -> Tensor:
         raise HeaderError(f"a tensor {name!r} of the type {flags >> 1} with {dimensions} dimensions")
     shape = tuple(reader.varint() for _ in range(dimensions))
     one = Tensor(name, shape, STORED[flags >> 1], bool(flags & 1))
-    if one.size >= 2**63 or (one.stored not in DTYPES and not one.plain):
+    if not one.is_valid:
         raise HeaderError(f"a tensor {name!r} that no server sends")
     return one

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
 
 from .. import kernels
 from ..errors import FrameError, InputError, UpdateRefused
@@ -14,50 +18,84 @@ from ..sparse import Sparse
 from ..wire import Data
 from .coding import Coder
 from .envelope import Up, unpack_up
-from .model import Model, norm
+from .model import MOST_WHOLE, Model, norm
 
 SLACK = 65_536  # bytes that a message may take beyond twice the weights
-ENOUGH_NORMS, RECENT = 5, 200
+ENOUGH, RECENT = 5, 200  # updates from which the usual norm and number of examples are taken: at least, at most
+LEAST_NORM = 0.001  # of the model's own norm: no usual norm is taken to be smaller
 
 
 @dataclass(frozen=True)
 class Limits:
     """Caps on what one client may do in a round.
 
-    max_bytes: of a message; None: twice the weights and 64 KiB. max_examples: that a client may claim to have used.
-    max_norm: of an update; None: `norm_ratio` times the median of the last updates' norms, or, before there are five,
-    of the model's own norm or one per weight, whichever is larger. norm_ratio=None: any finite norm.
+    max_bytes: of a message; None: twice the weights and 64 KiB. max_examples: an update that claims more is refused.
+    examples_ratio: a client weighs no more than so many times the median of the examples that clients claim, whatever
+    it claims itself; None: as much as it claims. max_norm: of an update's weights; None: `norm_ratio` times the median
+    norm of the last updates that were not zero, or, before there are five, times the model's own norm or one per
+    weight, whichever is larger. Never less than `norm_ratio` times a thousandth of that. norm_ratio=None: any finite
+    norm.
     """
 
     max_bytes: int | None = None
     max_examples: int = 10**9
     max_norm: float | None = None
     norm_ratio: float | None = 100.0
+    examples_ratio: float | None = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_examples", "max_norm", "norm_ratio"):
+        for name in ("max_bytes", "max_examples", "max_norm", "norm_ratio", "examples_ratio"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"{name} is above 0, not {value!r}")
+            if not (value is None and name != "max_examples") and not _is_above(value, 0):
+                raise InputError(f"{name} is a number above 0, not {value!r}")
+        if self.examples_ratio is not None and self.examples_ratio < 1:
+            raise InputError(f"examples_ratio is 1 or more, not {self.examples_ratio!r}")
+
+
+def _is_above(value: Any, least: float) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(value > least)  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
 class Update:
     """A client's change that passed all checks."""
 
+    round: int
     examples: int
     parts: list[Sparse]
     norm: float
     size: int
 
 
+def recent() -> deque[Any]:
+    return deque(maxlen=RECENT)
+
+
 @dataclass
 class Inbox:
-    """Reads updates. `norms` are those of the last updates that were counted."""
+    """Reads updates. `norms`, those that are not zero, and `examples` are of the last updates that were counted."""
 
     coder: Coder
     limits: Limits
-    norms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    norms: deque[float] = field(default_factory=recent)
+    examples: deque[int] = field(default_factory=recent)
+
+    def remember(self, norms: Iterable[float], examples: Iterable[int]) -> None:
+        """Updates that were counted become a measure for others."""
+        self.norms.extend(norm for norm in norms if norm)
+        self.examples.extend(examples)
+
+    def known_cap(self) -> float | None:
+        """The most examples that a client counts for, if earlier rounds tell."""
+        if self.limits.examples_ratio is None:
+            return math.inf
+        return self.cap(self.examples) if len(self.examples) >= ENOUGH else None
+
+    def cap(self, examples: Iterable[int]) -> float:
+        """The most examples that a client counts for beside these; of two in the middle the smaller one decides."""
+        if self.limits.examples_ratio is None:
+            return math.inf
+        return int(self.limits.examples_ratio * statistics.median_low(examples))
 
     def read(self, client: object, data: Data, model: Model, round_: int) -> Update:
         """The update, or an `UpdateRefused` that names the client."""
@@ -67,6 +105,8 @@ class Inbox:
             raise UpdateRefused(client, str(error)) from error
 
     def _read(self, data: Data, model: Model, round_: int) -> Update:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise _Doubt(f"a message is bytes, not {type(data).__name__}")
         size = memoryview(data).nbytes
         most = self.limits.max_bytes or 2 * model.dense_bytes + SLACK
         if size > most:
@@ -76,26 +116,38 @@ class Inbox:
         if not 1 <= up.examples <= self.limits.max_examples:
             raise _Doubt(f"{up.examples} examples, the server takes 1 … {self.limits.max_examples} (max_examples)")
         parts = self.coder.open(up.body, model.tensors)
-        return Update(up.examples, parts, self._norm(parts, model), size)
+        return Update(round_, up.examples, parts, self._norm(parts, model), size)
 
     def _norm(self, parts: Sequence[Sparse], model: Model) -> float:
         if not all(kernels.all_finite(part.work_values) for part in parts):
             raise _Doubt("its update has numbers that are not finite")
-        found, most = norm(part.work_values for part in parts), self.most_norm(model)
+        found, most = _norm_of(parts, model), self.most_norm(model)
         if found > most:
             raise _Doubt(
                 f"its update has the norm {found:.3g}, the server takes up to {most:.3g} (max_norm, norm_ratio)"
             )
+        counters = (part for part, one in zip(parts, model.tensors, strict=True) if one.is_whole)
+        if max(map(_largest, counters), default=0) > 2 * MOST_WHOLE:
+            raise _Doubt("its update changes a whole number by more than 2**53")
         return found
 
     def most_norm(self, model: Model) -> float:
         if self.limits.max_norm is not None or self.limits.norm_ratio is None:
             return self.limits.max_norm or math.inf
-        if len(self.norms) >= ENOUGH_NORMS:
-            usual = statistics.median(self.norms)
-        else:
-            usual = max(model.norm, math.sqrt(sum(one.size for one in model.tensors)))
-        return self.limits.norm_ratio * usual if usual else math.inf
+        count = sum(one.size for one in model.tensors if not one.is_whole)
+        own = max(model.norm, math.sqrt(count))
+        usual = max(statistics.median(self.norms), LEAST_NORM * own) if len(self.norms) >= ENOUGH else own
+        return self.limits.norm_ratio * usual
+
+
+def _norm_of(parts: Sequence[Sparse], model: Model) -> float:
+    """The norm of what changes weights; counters of batches, say, would hide it."""
+    both = zip(parts, model.tensors, strict=True)
+    return norm(part.work_values for part, one in both if not one.is_whole)
+
+
+def _largest(part: Sparse) -> float:
+    return float(np.abs(part.work_values).max(initial=0))
 
 
 class _Doubt(Exception):

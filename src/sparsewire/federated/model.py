@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,16 @@ import numpy as np
 from .. import host, kernels
 from ..errors import InputError
 from ..kernels import Array
-from ..sparse import DTYPES, Sparse, elements, held, round_to, store
+from ..sparse import DTYPES, Sparse, elements, held, is_shape, round_to, store, work_dtype
 
 DIGEST_SIZE = 8
 PLAIN_BELOW = 64  # elements: smaller tensors are not compressed
 ITEM_SIZES = {name: store(np.empty(0), name).itemsize for name in DTYPES}
 MOST_TENSORS, MOST_NAME = 2**16, 2**12
+MOST_DIMENSIONS = 32
 WHOLE = "biu"  # NumPy's kinds of tensors that are averaged as float64 and rounded: counters of batches, for example
+MOST_WHOLE = 2**52  # so that float64 holds whole numbers and their differences exactly
+STORED = (*DTYPES, "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,31 @@ class Tensor:
     @property
     def dtype(self) -> str:
         """The number type that frames carry it in."""
-        return self.stored if self.stored in DTYPES else "float64"
+        return "float64" if self.is_whole else self.stored
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the tensor has whole numbers, which are no weights: they are not compressed and not measured."""
+        return self.stored not in DTYPES
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a server may have such a tensor."""
+        named = 0 < len(self.name.encode()) <= MOST_NAME and self.stored in STORED
+        shaped = len(self.shape) <= MOST_DIMENSIONS and is_shape(self.shape)
+        return named and shaped and (self.plain or not self.is_whole)
 
     def rounded(self, numbers: Array) -> Array:
         """Numbers that the tensor's own type holds, in the work dtype."""
-        if self.stored in DTYPES:
+        if not self.is_whole:
             return round_to(numbers, self.dtype)
         info = np.iinfo(self.stored) if self.stored != "bool" else None
-        least, most = (0.0, 1.0) if info is None else (float(info.min), float(info.max))
-        return np.clip(np.rint(numbers), least, min(most, 2.0**53))
+        least, most = (0, 1) if info is None else (info.min, info.max)
+        return np.clip(np.rint(numbers), max(least, -MOST_WHOLE), min(most, MOST_WHOLE))
+
+    def holds(self, numbers: Array) -> bool:
+        """Whether the tensor's own type has all these numbers; no number that is not finite is one."""
+        return kernels.all_finite(numbers) and np.array_equal(self.rounded(numbers), numbers)
 
 
 Weights = dict[str, Array]
@@ -81,8 +101,13 @@ class Model:
 
     @classmethod
     def from_facts(cls, facts: Facts, flat: Mapping[str, Array]) -> Model:
-        """A model that was saved."""
-        return cls(tensors_of(facts), {name: np.array(numbers) for name, numbers in flat.items()})
+        """A model that was saved; numbers that it cannot have had are an `InputError`."""
+        model = cls(tensors_of(facts), {name: np.array(numbers) for name, numbers in flat.items()})
+        for one in model.tensors:
+            numbers = model.flat[one.name]
+            if numbers.shape != (one.size,) or numbers.dtype != work_dtype(one.dtype) or not one.holds(numbers):
+                raise InputError(f"the saved {one.name!r} has numbers that are not finite, or none of {one.stored}")
+        return model
 
     @property
     def facts(self) -> Facts:
@@ -102,9 +127,10 @@ class Model:
         """What all weights take as they are."""
         return sum(one.size * ITEM_SIZES[one.dtype] for one in self.tensors)
 
-    @property
+    @cached_property
     def norm(self) -> float:
-        return norm(self.flat.values())
+        """The norm of all weights; whole numbers are none."""
+        return norm(self.flat[one.name] for one in self.tensors if not one.is_whole)
 
     def arrays(self) -> Weights:
         """Copies in the user's shapes and number types (float32 for bfloat16)."""
@@ -118,9 +144,9 @@ class Model:
         found = {}
         for one in self.tensors:
             flat, shape, stored = read_array(one.name, weights[one.name])
-            if shape != one.shape or (stored in DTYPES) != (one.stored in DTYPES):
+            if shape != one.shape or (stored not in DTYPES) != one.is_whole:
                 raise InputError(f"{one.name!r} is {stored} {shape}, in the model {one.stored} {one.shape}")
-            found[one.name] = flat.astype(self.flat[one.name].dtype, copy=False)
+            found[one.name] = _converted(one, flat, self.flat[one.name].dtype)
         return found
 
     def minus(self, changes: Sequence[Sparse]) -> Model:
@@ -151,6 +177,10 @@ class Model:
     def is_finite(self) -> bool:
         return all(kernels.all_finite(flat) for flat in self.flat.values())
 
+    def is_held(self) -> bool:
+        """Whether all numbers are finite and such as the tensors' own types have."""
+        return all(one.holds(self.flat[one.name]) for one in self.tensors)
+
 
 def framed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """In the order of frames: compressed ones first, plain ones last, so that neighbours share a scheme and a type."""
@@ -158,7 +188,11 @@ def framed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def tensors_of(facts: Facts) -> list[Tensor]:
-    return [Tensor(name, tuple(shape), stored, plain) for name, shape, stored, plain in facts]
+    """Saved tensors; what no server has is an `InputError`."""
+    tensors = [Tensor(name, tuple(map(index, shape)), stored, bool(plain)) for name, shape, stored, plain in facts]
+    if len({one.name for one in tensors}) != len(tensors) or not all(one.is_valid for one in tensors):
+        raise InputError("two saved tensors have one name, or a saved tensor is none that a server has")
+    return tensors
 
 
 def read_array(name: Any, array: Any) -> tuple[Array, tuple[int, ...], str]:
@@ -167,13 +201,31 @@ def read_array(name: Any, array: Any) -> tuple[Array, tuple[int, ...], str]:
         raise InputError(f"a tensor's name is a text of 1 … {MOST_NAME} bytes, not {name!r}")
     found = np.asarray(array) if not hasattr(array, "detach") else array
     if isinstance(found, np.ndarray) and found.dtype.kind in WHOLE:
-        return found.astype(np.float64).reshape(-1), found.shape, found.dtype.name
+        return _whole(name, found), found.shape, found.dtype.name
     tensor = host.to_host(found)
     if isinstance(tensor, Sparse):
         raise InputError(f"{name!r} is sparse; weights are dense arrays")
     if not kernels.all_finite(tensor.flat):
         raise InputError(f"{name!r} has numbers that are not finite: the training has diverged; nothing was changed")
     return tensor.flat, tensor.shape, tensor.dtype
+
+
+def _whole(name: str, found: Array) -> Array:
+    """Whole numbers as float64, which has to be exact."""
+    if found.size and not -MOST_WHOLE <= int(found.min()) <= int(found.max()) <= MOST_WHOLE:
+        raise InputError(
+            f"{name!r} has whole numbers beyond ±2**52, which no message carries exactly: leave it out of the weights"
+        )
+    return found.astype(np.float64).reshape(-1)
+
+
+def _converted(one: Tensor, flat: Array, dtype: np.dtype[Any]) -> Array:
+    """The user's numbers in the model's work dtype, as far as the tensor's own type reaches."""
+    with np.errstate(over="ignore"):
+        numbers = flat.astype(dtype, copy=False)
+    if not kernels.all_finite(numbers) or (one.is_whole and not one.holds(numbers)):
+        raise InputError(f"{one.name!r} has numbers that {one.stored}, its type in the model, does not reach")
+    return numbers
 
 
 def norm(arrays: Iterable[Array]) -> float:
@@ -184,4 +236,4 @@ def norm(arrays: Iterable[Array]) -> float:
 
 
 def _stored(flat: Array, one: Tensor) -> Array:
-    return held(flat, one.dtype) if one.stored in DTYPES else flat.astype(one.stored)
+    return flat.astype(one.stored) if one.is_whole else held(flat, one.dtype)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 ClientId = str | int
-STATE_VERSION = 1
+STATE_VERSION = 2
+MOST_STRANGERS, MOST_ID = 100, 256  # whom a report names among those who were not asked, and characters of a name
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a round was. `applied` is false where the mean was not finite, or nobody was counted: no weight moved."""
+    """What a round was. `applied` is false where the mean was not finite, or nobody was counted: no weight moved.
+
+    repeated: clients that were counted and have sent another message, which was not. examples: of those that were
+    counted, as they were weighted. strangers: refused messages of clients that were not asked; `refused` names the
+    first hundred.
+    """
 
     round: int
     counted: tuple[ClientId, ...]
@@ -23,6 +29,8 @@ class Report:
     bytes_down: int
     dense_bytes_up: int
     dense_bytes_down: int
+    repeated: tuple[ClientId, ...] = ()
+    strangers: int = 0
 
 
 @dataclass
@@ -37,10 +45,41 @@ class Known:
 class Round:
     """The round that is open."""
 
-    asked: list[ClientId] = field(default_factory=list)
+    asked: dict[ClientId, None] = field(default_factory=dict)  # in their order; a list would be searched
     counted: dict[ClientId, int] = field(default_factory=dict)  # and their examples
     refused: dict[ClientId, str] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
-    held: dict[ClientId, bytes] = field(default_factory=dict)  # messages that wait for the median of the norms
+    held: dict[ClientId, bytes] = field(default_factory=dict)  # messages that wait for a median of the round
+    repeated: dict[ClientId, None] = field(default_factory=dict)
+    strangers: int = 0
+    cap: float | None = None  # the most examples that a client counts for, once it is known
     bytes_up: int = 0
     bytes_down: int = 0
+
+    def refuse(self, client: ClientId, reason: str) -> None:
+        """A message that is not counted; its client may have been counted already, or be anybody."""
+        if client in self.counted:
+            self.repeated[client] = None
+        elif client in self.asked or client in self.refused:
+            self.refused[client] = reason
+        else:
+            self._refuse_stranger(client, reason)
+
+    def _refuse_stranger(self, client: ClientId, reason: str) -> None:
+        self.strangers += 1
+        if self.strangers <= MOST_STRANGERS and (isinstance(client, int) or len(client) <= MOST_ID):
+            self.refused[client] = reason
+
+    def count(self, client: ClientId, examples: int, norm: float, size: int) -> None:
+        self.refused.pop(client, None)
+        self.counted[client] = examples
+        self.norms.append(norm)
+        self.bytes_up += size
+
+    def weight(self, examples: int) -> float:
+        """What a client counts for that claims so many examples."""
+        return examples if self.cap is None else min(examples, self.cap)
+
+    @property
+    def missing(self) -> tuple[ClientId, ...]:
+        return tuple(one for one in self.asked if one not in self.counted and one not in self.refused)

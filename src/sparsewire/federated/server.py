@@ -5,14 +5,17 @@
     server.finish_round() → Report          when enough have answered, or time is up
 
 The mean of the clients' changes goes through the server's optimizer; the step that this makes, and what earlier rounds
-left of theirs, is compressed, and the common weights move by exactly what every client will see of it.
+left of theirs, is compressed, and the common weights move by exactly what every client will see of it. Methods may be
+called from several threads: one runs after another.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,18 +24,23 @@ from .. import kernels
 from ..errors import InputError, UpdateRefused
 from ..outer import OuterSpec, outer_rule
 from ..presets import local_settings
+from ..schedule import is_whole
 from ..scheme import Spec
 from ..statefile import PathLike, copied, read_state, write_state
 from ..wire import Data
 from .coding import Coder
 from .history import History
-from .inbox import Inbox, Limits, Update
+from .inbox import ENOUGH, Inbox, Limits, Update
+from .lock import Locked, locked
 from .model import PLAIN_BELOW, Model, Weights
 from .round import STATE_VERSION, ClientId, Known, Report, Round
+from .saved import buffers, checked_clip, checked_id, known, number, open_round, reading, restored_history, whole
 from .total import Total
 
+MOST_HELD = 2  # times the model: what coded updates that wait for a median may take
 
-class Server:
+
+class Server(Locked):
     """The common weights and all that rounds need.
 
     weights: arrays by name. scheme_up, scheme_down: for the clients' changes and for the server's; by default the way
@@ -48,8 +56,10 @@ class Server:
         plain: Iterable[str] = (), plain_below: int = PLAIN_BELOW, limits: Limits | None = None,
         keep_rounds: int = 1000, seed: int = 0,
     ) -> None:  # fmt: skip
-        if clip not in (None, "median"):
-            raise InputError(f"clip is None or 'median', not {clip!r}")
+        super().__init__()
+        checked_clip(clip)
+        if not is_whole(keep_rounds) or keep_rounds < 0:
+            raise InputError(f"keep_rounds is a whole number, 0 or more, not {keep_rounds!r}")
         self.model = Model.of(weights, frozenset(plain), plain_below)
         self.up = Coder.of(scheme_up, seed)
         self.down = self.up if scheme_down is None else Coder.of(scheme_down, seed)
@@ -61,7 +71,7 @@ class Server:
         self._states: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
         self._clients: dict[ClientId, Known] = {}
-        self._open, self.round = Round(), 0
+        self._open, self.round = Round(cap=self._inbox.known_cap()), 0
 
     @property
     def weights(self) -> Weights:
@@ -77,37 +87,44 @@ class Server:
         """What the rounds that are kept for clients who come back take."""
         return self._history.size
 
+    @locked
     def residual(self) -> Weights:
         """What the server still owes its clients, by tensor: steps of its optimizer that were not sent yet."""
         return {name: kept["residual"].copy() for name, kept in self._states.items()}
 
     # --- a round ---
 
+    @locked
     def broadcast(self, client: ClientId, *, base: int | None = None, asks: bool = True) -> bytes:
         """The message that brings a client to the common weights and takes it into the round.
 
         It starts from the last round that the client has shown to have, or from `base`, which a client that lost its
-        state tells (`client.round`); −1: from nothing. asks=False is for a client that shall have the weights, to
-        evaluate them, say, and is not asked for an update: the report does not count the message.
+        state tells (`client.round`); −1, or a round to come: from nothing. asks=False is for a client that shall have
+        the weights, to evaluate them, say, and is not asked for an update: the report does not count the message.
         """
-        known = self._clients.setdefault(_checked_id(client), Known())
+        if base is not None and not is_whole(base):
+            raise InputError(f"base is the round of a client's weights, client.round, or -1, not {base!r}")
+        known = self._clients.setdefault(checked_id(client), Known())
         if base is not None:
-            known.base = None if base < 0 else min(base, self.round)
+            known.base = int(base) if 0 <= base <= self.round else None  # ahead of a server that went back: all weights
         message = self._history.message(self.model, known.base, known.counted, self.up.scheme)
-        if asks and client not in self._open.asked:
-            self._open.asked.append(client)
-        self._open.bytes_down += len(message) if asks else 0
+        if asks:
+            self._open.asked[client] = None
+            self._open.bytes_down += len(message)
         return message
 
+    @locked
     def confirm(self, client: ClientId) -> None:
         """The client has shown that it has the common weights as they are now; the next broadcast starts from there."""
         if client in self._clients:
             self._clients[client].base = self.round
 
+    @locked
     def forget(self, client: ClientId) -> None:
         """A client that will not come back."""
         self._clients.pop(client, None)
 
+    @locked
     def add(self, client: ClientId, message: Data) -> None:
         """Counts a client's update, or raises an `UpdateRefused` that says why not; the round goes on."""
         try:
@@ -115,41 +132,43 @@ class Server:
         except UpdateRefused as refused:
             self.refuse(client, refused.reason)
             raise
-        if self.clip is None:
-            self._total.add(update.parts, update.examples)
+        if self.clip is None and self._open.cap is not None:
+            self._total.add(update.parts, self._open.weight(update.examples))
+            self.note(client, update)
         else:
             self._open.held[client] = bytes(message)
-        self.note(client, update)
+            self.note(client, update)
+            self._count_first()
 
+    @locked
     def read(self, client: ClientId, message: Data) -> Update:
         """An update that `add` would count; nothing is changed."""
-        if client not in self._open.asked:
+        if checked_id(client) not in self._open.asked:
             raise UpdateRefused(client, f"it was not asked to take part in round {self.round}: broadcast to it first")
         if client in self._open.counted:
             raise UpdateRefused(client, f"its update of round {self.round} has been counted already")
         return self._inbox.read(client, message, self.model, self.round)
 
+    @locked
     def refuse(self, client: ClientId, reason: str) -> None:
         """For the report: why a client's update of this round is not counted; by itself where `add` is not used."""
-        self._open.refused[client] = reason
+        self._open.refuse(checked_id(client), reason)
 
+    @locked
     def note(self, client: ClientId, update: Update) -> None:
         """A client's part in the round; by itself for updates that are averaged elsewhere and end in `publish`."""
-        self._open.refused.pop(client, None)
-        self._open.counted[client] = update.examples
-        self._open.norms.append(update.norm)
-        self._open.bytes_up += update.size
+        if update.round != self.round or client in self._open.counted:
+            raise UpdateRefused(client, f"its update of round {update.round} is late or has been counted already")
+        self._open.count(checked_id(client), update.examples, update.norm, update.size)
         self.confirm(client)
 
+    @locked
     def finish_round(self) -> Report:
         """Moves the common weights by the mean of what was counted; the next round is open then."""
-        step = None
-        if self._open.counted:
-            self._count_held()
-            step = self._step()
-        applied = step is not None and self._apply(*step)
-        return self._close(applied)
+        self._count_held()
+        return self._close(bool(self._total.weight) and self._apply(*self._step()))
 
+    @locked
     def publish(self, weights: Mapping[str, Any]) -> Report:
         """Ends the round with weights that somebody else has found: the common ones move towards them.
 
@@ -159,17 +178,27 @@ class Server:
         given = self.model.read(weights)
         return self._close(self._apply({name: self.model.flat[name] - flat for name, flat in given.items()}, {}))
 
+    @locked
     def cancel_round(self) -> Report:
         """Ends the round without moving; whoever has sent something takes it back into its residual."""
         return self._close(False)
 
+    def _count_first(self) -> None:
+        """Updates of a first round wait for the median of their examples, until they take too much memory."""
+        large = self._open.bytes_up > MOST_HELD * self.model.dense_bytes
+        if self.clip is None and large and len(self._open.held) >= ENOUGH:
+            self._count_held()
+
     def _count_held(self) -> None:
-        """Updates that waited, none longer than the median."""
+        """Updates that waited; with clipping, none is longer than the median."""
         held, self._open.held = self._open.held, {}
-        middle = statistics.median(self._open.norms)
+        if held and self._open.cap is None:
+            self._open.cap = self._inbox.cap(self._open.counted.values())
+        middle = statistics.median(self._open.norms) if self.clip is not None and held else math.inf
         for client, message in held.items():
             update = self._inbox.read(client, message, self.model, self.round)
-            self._total.add(update.parts, update.examples, min(1.0, middle / update.norm) if update.norm else 1.0)
+            scale = min(1.0, middle / update.norm) if update.norm else 1.0
+            self._total.add(update.parts, self._open.weight(update.examples), scale)
 
     def _step(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the optimizer's step, its buffers afterwards)."""
@@ -202,17 +231,18 @@ class Server:
         for client in taken:
             if client in self._clients:
                 self._clients[client].counted = self.round + 1
-        self._inbox.norms.extend(was.norms if applied else [])
+        if applied:
+            self._inbox.remember(was.norms, was.counted.values())
         dense = self.model.dense_bytes
         report = Report(
-            round=self.round, counted=tuple(taken), refused=dict(was.refused), applied=applied,
-            missing=tuple(one for one in was.asked if one not in was.counted and one not in was.refused),
-            examples=sum(was.counted[one] for one in taken), norm=statistics.median(was.norms) if was.norms else 0.0,
+            round=self.round, counted=tuple(taken), refused=dict(was.refused), applied=applied, missing=was.missing,
+            examples=int(sum(was.weight(was.counted[one]) for one in taken)),
+            norm=statistics.median(was.norms) if was.norms else 0.0,
             bytes_up=was.bytes_up, bytes_down=was.bytes_down, dense_bytes_up=dense * len(was.counted),
-            dense_bytes_down=dense * len(was.asked),
+            dense_bytes_down=dense * len(was.asked), repeated=tuple(was.repeated), strangers=was.strangers,
         )  # fmt: skip
         self._total.clear()
-        self._open, self.round = Round(), self.round + 1
+        self._open, self.round = Round(cap=self._inbox.known_cap()), self.round + 1
         return report
 
     # --- saving ---
@@ -226,6 +256,7 @@ class Server:
         """The server that a file holds; it goes on exactly where that one was."""
         return cls.from_state(read_state(path, "federated server"))
 
+    @locked
     def state_dict(self) -> dict[str, Any]:
         """Copies: arrays, bytes and plain types."""
         state = {
@@ -235,6 +266,7 @@ class Server:
             "tensors": self.model.facts,
             "weights": dict(self.model.flat), "states": self._states, "kept": self._kept,
             "total": self._total.state_dict(), "open": asdict(self._open), "norms": list(self._inbox.norms),
+            "examples": list(self._inbox.examples),
             "clients": {client: asdict(known) for client, known in self._clients.items()},
             "first": self._history.first, "rounds": list(self._history.rounds),
             "keep_rounds": self._history.most_rounds,
@@ -243,28 +275,26 @@ class Server:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Server:
-        if state.get("version") != STATE_VERSION:
-            raise InputError(f"a server's state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
+        """The server of a state; what no server has written is an `InputError`."""
         server = cls.__new__(cls)
-        server._restore(state)
+        Locked.__init__(server)
+        with reading("server", state):
+            server._restore(state)
         return server
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self.model = Model.from_facts(state["tensors"], state["weights"])
-        self.seed, self.round, self.clip = int(state["seed"]), int(state["round"]), state["clip"]
-        self.up, self.down = (Coder.of(state[way], self.seed) for way in ("scheme_up", "scheme_down"))
+        self.seed, self.round = whole(state["seed"], None), whole(state["round"])
+        self.clip = checked_clip(state["clip"])
+        self.up, self.down = (Coder.of(state[direction], self.seed) for direction in ("scheme_up", "scheme_down"))
         self.optimizer = outer_rule(state["optimizer"])
         self._total = Total(self.model.tensors, self.up, state["mean"])
         self._total.load_state_dict(copied(state["total"]))
         self._inbox = Inbox(self.up, Limits(**state["limits"]))
-        self._inbox.norms.extend(state["norms"])
-        self._history = History(self.down, int(state["first"]), state["rounds"], int(state["keep_rounds"]))
-        self._states, self._kept = copied(state["states"]), copied(state["kept"])
-        self._clients = {client: Known(**known) for client, known in state["clients"].items()}
-        self._open = Round(**copied(state["open"]))
-
-
-def _checked_id(client: ClientId) -> ClientId:
-    if isinstance(client, bool) or not isinstance(client, str | int):
-        raise InputError(f"a client's id is a text or a whole number, not {client!r}")
-    return client
+        self._inbox.norms.extend(number(norm) for norm in state["norms"])
+        self._inbox.examples.extend(whole(examples, 1) for examples in state["examples"])
+        self._history = restored_history(state, self.down, self.model.tensors, self.round)
+        self._states = buffers(state["states"], self.model.tensors, self.down.buffers_of)
+        self._kept = buffers(state["kept"], self.model.tensors, lambda one: self.optimizer.buffers)
+        self._clients = {checked_id(client): known(facts, self.round) for client, facts in state["clients"].items()}
+        self._open = open_round(state["open"], partial(self._inbox.read, model=self.model, round_=self.round))

@@ -6,10 +6,13 @@ clients that are counted, the mean is, as in `sparsewire.exchange.combine`,
     all       Σ n·v / N
     senders   Σ n·v / Σ n
     sqrt      Σ n·v / √(N · Σ n)
+
+Whole numbers are summed as differences to the first client's: what all clients agree on stays exact.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,12 +41,20 @@ class Total:
         self.weight = 0.0
         self.sums: dict[str, Array] = {}
         self.senders: dict[str, Array] = {}
+        self.pivots: dict[str, Array] = {}
 
     def add(self, parts: Sequence[Sparse], weight: float, scale: float = 1.0) -> None:
-        """One client's change, multiplied by `scale`."""
+        """One client's change, its weights multiplied by `scale`; whole numbers stay as they are."""
         for one, part in zip(self.tensors, parts, strict=True):
-            self._add(one, part, weight, scale)
+            if one.is_whole:
+                self._add_whole(one, part.flat(), weight)
+            else:
+                self._add(one, part, weight, scale)
         self.weight += weight
+
+    def _add_whole(self, one: Tensor, change: Array, weight: float) -> None:
+        pivot = self.pivots.setdefault(one.name, change)
+        self.sums[one.name] = self.sums.get(one.name, 0.0) + weight * (change - pivot)
 
     def _add(self, one: Tensor, part: Sparse, weight: float, scale: float) -> None:
         where, size = elements(part.indices, part.width), part.size * part.width
@@ -62,7 +73,7 @@ class Total:
     def _mean(self, one: Tensor) -> Array:
         total, counts = self.sums[one.name], self.senders.get(one.name)
         with np.errstate(all="ignore"):
-            mean = total / (self.weight if counts is None else self._divisor(counts))
+            mean = total / (self.weight if counts is None else self._divisor(counts)) + self.pivots.get(one.name, 0.0)
             mean = mean.astype(work_dtype(one.dtype))
         transform = self.coder.scheme_of(one).transform.fitted(self.coder.shape_of(one))
         return mean if transform.is_identity else transform.inverse(mean, one.size)
@@ -74,8 +85,22 @@ class Total:
     # --- saving ---
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weight": self.weight, "sums": dict(self.sums), "senders": dict(self.senders)}
+        arrays = {"sums": self.sums, "senders": self.senders, "pivots": self.pivots}
+        return {"weight": self.weight, **{name: dict(found) for name, found in arrays.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; what it cannot have given is an `InputError`."""
         self.weight = float(state["weight"])
-        self.sums, self.senders = dict(state["sums"]), dict(state["senders"])
+        self.sums, self.senders, self.pivots = (dict(state[name]) for name in ("sums", "senders", "pivots"))
+        summed = [one for one in self.tensors if self.weight]
+        weighed = [one for one in summed if self.rule != "all" and not one.plain]
+        fits = self._fits(self.sums, summed) and self._fits(self.senders, weighed)
+        fits = fits and self._fits(self.pivots, [one for one in summed if one.is_whole])
+        if not 0 <= self.weight < math.inf or not fits:
+            raise InputError("the saved sums are not those of the model's tensors")
+
+    def _fits(self, found: Mapping[str, Array], tensors: Sequence[Tensor]) -> bool:
+        sizes = {one.name: (self.coder.domain_size(one),) for one in tensors}
+        return {name: array.shape for name, array in found.items()} == sizes and all(
+            array.dtype == np.float64 for array in found.values()
+        )

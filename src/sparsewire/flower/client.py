@@ -90,8 +90,13 @@ def keep_client(ctxt: Context, training: str, client: Client) -> None:
 
 
 def load_client(ctxt: Context, training: str) -> Client | None:
-    """The client as it was after the last message of this training; None before the first."""
-    if TREE not in ctxt.state or ctxt.state.config_records[TREE]["training"] != training:
+    """The client as it was after the last message of this training; None before the first, or if it is damaged."""
+    if TREE not in ctxt.state or ctxt.state.config_records[TREE].get("training") != training:
         return None
-    tree: Any = ctxt.state.config_records[TREE]["tree"]
-    return Client.from_state(unpack_state(tree, to_weights(ctxt.state.array_records[ARRAYS])))
+    try:
+        tree: Any = ctxt.state.config_records[TREE]["tree"]
+        return Client.from_state(unpack_state(tree, to_weights(ctxt.state.array_records[ARRAYS])))
+    except Exception as error:
+        log.warning("sparsewire: this node's state is damaged, and begins anew: %s", error)
+        del ctxt.state[TREE]
+        return None

@@ -5,8 +5,9 @@ Flower's own strategies end the whole run where replies do not look alike, and t
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,17 @@ def _check_weight(node: int, content: RecordDict, key: str, most: int) -> None:
             raise UpdateRefused(
                 node, f"{key!r} in its metrics is {found!r}; the server takes more than 0, up to {most} (max_examples)"
             )
+
+
+def cap_weights(contents: Iterable[RecordDict], key: str, ratio: float) -> None:
+    """Lets no reply weigh more than so many times the median of all: a weight is the node's own word."""
+    records: list[Any] = [metrics for content in contents for metrics in content.metric_records.values()]
+    if not records:
+        return
+    most = ratio * statistics.median_low([metrics[key] for metrics in records])
+    for metrics in records:
+        if metrics[key] > most:
+            metrics[key] = type(metrics[key])(most)
 
 
 def _moved(node: int, model: Model, update: Update) -> Model:

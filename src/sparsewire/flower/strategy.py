@@ -20,7 +20,7 @@ from ..federated.model import PLAIN_BELOW, Weights
 from ..scheme import Spec
 from ..sparse import DTYPES
 from .records import STALE, replaced, seal, to_record, to_weights
-from .replies import odd_ones, read_reply, strategies, weight_key
+from .replies import cap_weights, odd_ones, read_reply, strategies, weight_key
 
 log = logging.getLogger("flwr")
 
@@ -155,8 +155,14 @@ class Compressed(Strategy):
         for node in odd_ones({node: reply.content for node, (reply, _) in good.items()}):
             refused[node] = "its arrays or metrics have other names or sizes than most clients'"
             del good[node]
+        self._cap([reply.content for reply, _ in good.values()])
         self._note({node: update for node, (_, update) in good.items()}, refused)
         return [*(reply for reply, _ in good.values()), *failed]
+
+    def _cap(self, contents: list[RecordDict]) -> None:
+        key, ratio = weight_key(self.strategy), self.server.limits.examples_ratio
+        if key is not None and ratio is not None:
+            cap_weights(contents, key, ratio)
 
     def _read(self, reply: Message, good: dict[int, tuple[Message, Update]], refused: dict[int, str]) -> None:
         node = reply.metadata.src_node_id

@@ -1,0 +1,154 @@
+"""What is demanded of a saved state before a server or a client goes on from it: its file may be damaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..contract import State
+from ..errors import InputError
+from ..schedule import is_whole
+from ..sparse import work_dtype
+from .coding import Coder
+from .history import History
+from .model import Tensor
+from .round import MOST_ID, STATE_VERSION, ClientId, Known, Round
+
+MOST = 2**64 - 1
+
+
+@contextmanager
+def reading(whose: str, state: Any) -> Iterator[None]:
+    """Whatever is wrong with the state of a server or a client comes out as an `InputError`."""
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if not is_whole(version) or version != STATE_VERSION:
+        raise InputError(f"a {whose}'s state of version {STATE_VERSION} is needed, not {version!r}")
+    try:
+        yield
+    except Exception as error:
+        raise InputError(
+            f"the state of this federated {whose} is damaged ({type(error).__name__}: {error}); load an older one"
+        ) from error
+
+
+def demand(right: bool, what: str) -> None:
+    if not right:
+        raise InputError(f"{what} is none that was saved")
+
+
+# --- single values ---------------------------------------------------------------------------------------------------
+
+
+def whole(value: Any, least: int | None = 0) -> int:
+    demand(is_whole(value) and (least is None or least <= value <= MOST), f"the whole number {value!r}")
+    return int(value)
+
+
+def number(value: Any) -> float:
+    """A norm, for example."""
+    demand(isinstance(value, int | float) and not isinstance(value, bool) and value >= 0, f"the number {value!r}")
+    return float(value)
+
+
+def text(value: Any) -> str:
+    demand(isinstance(value, str), f"the text {value!r}")
+    return str(value)
+
+
+def flag(value: Any) -> bool:
+    demand(isinstance(value, bool), f"the flag {value!r}")
+    return bool(value)
+
+
+def data(value: Any) -> bytes:
+    demand(isinstance(value, bytes), f"the message {value!r}")
+    return bytes(value)
+
+
+def mapping(value: Any) -> Mapping[Any, Any]:
+    demand(isinstance(value, Mapping), f"the mapping {value!r}")
+    found: Mapping[Any, Any] = value
+    return found
+
+
+def checked_id(client: Any) -> ClientId:
+    if isinstance(client, bool) or not isinstance(client, str | int):
+        raise InputError(f"a client's id is a text or a whole number, not {client!r}")
+    if isinstance(client, int) and client.bit_length() > MOST_ID:
+        raise InputError(f"a client's id is a text or a whole number of at most {MOST_ID} bits")
+    return client
+
+
+def checked_clip(clip: Any) -> str | None:
+    if clip is not None and clip != "median":
+        raise InputError(f"clip is None or 'median', not {clip!r}")
+    return None if clip is None else "median"
+
+
+# --- parts of a state ------------------------------------------------------------------------------------------------
+
+
+def buffers(
+    saved: Any, tensors: Sequence[Tensor], names_of: Callable[[Tensor], tuple[str, ...]]
+) -> dict[str, State]:  # fmt: skip
+    """Copies of the tensors' buffers, of which each has the names that it should have."""
+    known = {one.name: one for one in tensors}
+    return {name: _buffers(kept, known[name], names_of(known[name])) for name, kept in mapping(saved).items()}
+
+
+def _buffers(kept: Any, one: Tensor, names: tuple[str, ...]) -> State:
+    demand(set(mapping(kept)) == set(names), f"a buffer of {one.name!r}")
+    return {name: array(numbers, one.size, work_dtype(one.dtype)).copy() for name, numbers in kept.items()}
+
+
+def array(numbers: Any, size: int, dtype: np.dtype[Any]) -> Any:
+    """A flat array without NaN."""
+    fits = isinstance(numbers, np.ndarray) and numbers.shape == (size,) and numbers.dtype == dtype
+    demand(fits and not np.isnan(numbers).any(), f"an array that should have {size} numbers of {dtype}")
+    return numbers
+
+
+def known(facts: Any, round_: int) -> Known:
+    """A client that a server at this round knows."""
+    base, counted = mapping(facts)["base"], whole(facts["counted"])
+    demand(counted <= round_ and (base is None or whole(base) <= round_), f"the client {dict(facts)}")
+    return Known(None if base is None else int(base), counted)
+
+
+def restored_history(state: Mapping[str, Any], coder: Coder, tensors: Sequence[Tensor], round_: int) -> History:
+    first, rounds = whole(state["first"]), [data(body) for body in state["rounds"]]
+    demand(first + len(rounds) == round_, f"a history of {len(rounds)} rounds from round {first} on")
+    for body in filter(None, rounds):
+        coder.open(body, tensors)
+    return History(coder, first, rounds, whole(state["keep_rounds"]))
+
+
+def open_round(saved: Any, read: Callable[[ClientId, bytes], object]) -> Round:
+    """The round that was open; `read` takes a message that waits."""
+    facts = mapping(saved)
+    counted = {checked_id(client): whole(examples, 1) for client, examples in mapping(facts["counted"]).items()}
+    held = {checked_id(client): data(message) for client, message in mapping(facts["held"]).items()}
+    norms = [number(norm) for norm in facts["norms"]]
+    demand(set(held) <= set(counted) and len(norms) == len(counted), "the open round")
+    for client, message in held.items():
+        read(client, message)
+    return Round(
+        asked=_ids(facts["asked"]), counted=counted, norms=norms, held=held, repeated=_ids(facts["repeated"]),
+        refused={checked_id(client): text(reason) for client, reason in mapping(facts["refused"]).items()},
+        strangers=whole(facts["strangers"]), cap=_cap(facts["cap"]), bytes_up=whole(facts["bytes_up"]),
+        bytes_down=whole(facts["bytes_down"]),
+    )  # fmt: skip
+
+
+def _ids(saved: Any) -> dict[ClientId, None]:
+    return dict.fromkeys(map(checked_id, mapping(saved)))
+
+
+def _cap(saved: Any) -> float | None:
+    """At least one example, or as many as a client claims."""
+    demand(saved is None or saved == math.inf or whole(saved, 1) >= 1, f"the cap {saved!r}")
+    return None if saved is None else saved if saved == math.inf else int(saved)
