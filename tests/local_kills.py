@@ -74,7 +74,7 @@ class Rank:
         """The last checkpoint that all ranks have finished."""
         for step in range(STEPS, 0, -1):
             folder = self.folder / f"step-{step}"
-            if len(list(folder.glob("sparsewire-*.pt"))) == SIZE:
+            if len(list(folder.glob("sparsewire-*.sws"))) == SIZE:
                 optimizer, model = torch.load(folder / f"own-{self.rank}.pt", weights_only=True)
                 self.optimizer.load_state_dict(optimizer)
                 self.model.load_state_dict(model)

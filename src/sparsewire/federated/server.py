@@ -224,7 +224,7 @@ class Server:
     @classmethod
     def load(cls, path: PathLike) -> Server:
         """The server that a file holds; it goes on exactly where that one was."""
-        return cls.from_state(read_state(path, "federated server"))
+        return read_state(path, "federated server", cls.from_state)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies: arrays, bytes and plain types."""
