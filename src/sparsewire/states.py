@@ -18,7 +18,7 @@ from .contract import State
 from .errors import InputError
 from .kernels import Array, all_finite
 from .layout import Segment, Slice
-from .sparse import Sparse, work_dtype
+from .sparse import DTYPES, Sparse, work_dtype
 
 BLOCK = 2**20
 LEAST_RATE = 1e-30  # a smaller one counts as zero
@@ -222,6 +222,8 @@ def _read(name: str, kept: Any) -> tuple[Array, Rows | None]:
         return _numbers(name, kept).copy(), None
     rows = Rows(tuple(kept["shape"]), kept["dtype"], int(kept["width"]))
     values = _numbers(name, kept["values"])
+    if rows.dtype not in DTYPES:
+        raise InputError(f"the state has rows of {rows.dtype!r} for {name!r}, not of one of {', '.join(DTYPES)}")
     sparse = Sparse(kept["indices"], values, rows.shape, values.dtype.name, rows.width)
     full = np.zeros(sparse.numel, work_dtype(rows.dtype))
     full.reshape(-1, rows.width)[sparse.indices] = sparse.work_values.reshape(-1, rows.width)
