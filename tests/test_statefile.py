@@ -90,7 +90,7 @@ def test_every_flipped_bit_is_told(tmp_path: Path) -> None:
 
 def test_every_cut_and_every_addition_is_told(tmp_path: Path) -> None:
     data = pack(STATE)
-    for length in (*range(0, 64), *range(64, len(data), 37), len(data) - 1):
+    for length in (*range(64), *range(64, len(data), 37), len(data) - 1):
         refused(tmp_path / "state", data[:length], read_test)
     refused(tmp_path / "state", data + b"\0", read_test)
     refused(tmp_path / "state", data[:200] + data[264:328] + data[264:], read_test)
