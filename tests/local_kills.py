@@ -74,7 +74,7 @@ class Rank:
         """The last checkpoint that all ranks have finished."""
         for step in range(STEPS, 0, -1):
             folder = self.folder / f"step-{step}"
-            if len(list(folder.glob("sparsewire-*.pt"))) == SIZE:
+            if len(list(folder.glob("sparsewire-*.sws"))) == SIZE:
                 optimizer, model = torch.load(folder / f"own-{self.rank}.pt", weights_only=True)
                 self.optimizer.load_state_dict(optimizer)
                 self.model.load_state_dict(model)
@@ -117,10 +117,10 @@ def resume(rank: int, folder: Path) -> dict[str, Any]:
     return {"begin": begin, "end": run.end()}
 
 
-def in_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
+def in_processes(work: Callable[[int], Any], folder: Path, size: int = SIZE) -> list[Any]:
     """Every rank's result; None for one that was killed."""
     children = {}
-    for rank in range(SIZE):
+    for rank in range(size):
         pid = os.fork()
         if not pid:
             status = 1
@@ -132,7 +132,7 @@ def in_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:
             finally:
                 os._exit(status)
         children[rank] = pid
-    statuses = [os.waitpid(children[rank], 0)[1] for rank in range(SIZE)]
+    statuses = [os.waitpid(children[rank], 0)[1] for rank in range(size)]
     return [
         json.loads((folder / f"result-{rank}").read_text()) if not status else None
         for rank, status in enumerate(statuses)

@@ -134,6 +134,12 @@ def resumes_exactly(stage: Stage, folder: str, stop: int, scheme: str = AUTO) ->
     torch.save(first.link.state_dict(), buffer)
     buffer.seek(0)
     assert torch.load(buffer, weights_only=True)["auto"]["choice"] == first.link.pilot.choice
+    for key, odd in (("choice", 99), ("known", []), ("since", "x"), ("switches", [{}]), ("measured", None)):
+        state = first.link.state_dict()
+        raises(
+            InputError, lambda state=state | {"auto": state["auto"] | {key: odd}}: second.link.load_state_dict(state)
+        )
+        assert (second.link.step, second.link.pilot.choice) == (0, 0)
     second.load(folder)
     assert second.link.pilot.choice == first.link.pilot.choice
     second.train(20)

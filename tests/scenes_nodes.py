@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from scenes_attach import backward, build
 from scenes_failures import fails_to_encode
-from scenes_state import Run
+from scenes_state import Run, read_all
 from torch_ranks import EXACT, Stage, dense_kept, raises, sparse_kept, spread
 
 from sparsewire.errors import CommError, InputError, PeerError, SparsewireError
@@ -23,7 +23,7 @@ SCHEME = "topk(5%) | values=qsgd(bits=5) | memory=residual"
 
 def owed(folder: Path, name: str) -> torch.Tensor:
     """The mean of what the ranks that saved still owe of a parameter."""
-    (whole,) = deal([torch.load(path, weights_only=True) for path in sorted(folder.glob("sparsewire-*.pt"))], 1)
+    (whole,) = deal(read_all(folder), 1)
     return spread(sparse_kept(whole)[name]) if name in sparse_kept(whole) else dense_kept(whole)[name]
 
 

@@ -12,8 +12,11 @@ from scenes_attach import Plain, backward, build
 from torch import nn
 from torch_ranks import Stage, assert_same_state, dense_kept, same_bits, sparse_kept, spread
 
+from sparsewire.checkpoints import KIND
 from sparsewire.errors import InputError
+from sparsewire.statefile import read_state
 from sparsewire.torch import Link, attach, deal, load, save
+from sparsewire.torch.tensors import to_tensors
 
 SCHEME = "topk(5%) | indices=rice | values=qsgd(bits=5) | memory=residual"
 BUCKETS = {"one": {"bucket_cap_mb": 25}, "two": {"bucket_cap_mb": 0.005}}
@@ -226,8 +229,7 @@ def dealing_keeps_every_mean(stage: Stage, folder: str, size: int) -> None:
     run.train(4)
     run.save(folder)
     stage.group.barrier().wait()
-    files = sorted(Path(folder).glob("sparsewire-*.pt"))
-    states = [torch.load(path, weights_only=True) for path in files]
+    states = read_all(folder)
     dealt = deal(states[::-1], size)
     assert [(one["rank"], one["world_size"], one["step"]) for one in dealt] == [(r, size, 4) for r in range(size)]
     for name in dense_kept(states[0]):
@@ -271,24 +273,34 @@ def refuses_incomplete_sets(stage: Stage, folder: str, missing: int) -> None:
     save(run.link, folder)
     stage.group.barrier().wait()
     if stage.rank == 0:
-        (Path(folder) / f"sparsewire-{missing:05d}-of-{stage.size:05d}.pt").unlink()
+        (file,) = Path(folder).glob(f"sparsewire-{missing:05d}-of-{stage.size:05d}-step2-*.sws")
+        file.unlink()
     stage.group.barrier().wait()
-    expect("complete set|another rank", lambda: load(run.link, folder))
+    expect("no set of files that all ranks can use|complete set", lambda: load(run.link, folder))
     run.link.detach()
 
 
 def refuses_mixed_steps(stage: Stage, folder: str) -> None:
-    """Rank 1 was lost before it saved a second time."""
+    """Rank 1's file of the last step is lost, the others' of the step before: nothing is there that all could use."""
     run = Run(stage)
-    run.train(2)
-    save(run.link, folder)
-    run.train(4)
-    if stage.rank != 1:
-        save(run.link, folder)
-    stage.group.barrier().wait()
-    expect("different steps|step", lambda: load(run.link, folder))
-    assert run.link.step == 4
+    for step in (2, 4):
+        run.train(step)
+        save(run.link, Path(folder) / f"{step}")
+    own = Path(folder) / f"{2 if stage.rank == 1 else 4}"
+    (file,) = own.glob(f"sparsewire-{stage.rank:05d}-*.sws")
+    mixed = Path(folder) / "mixed" / f"disk {stage.rank}"  # each rank's machine has a disk of its own
+    mixed.mkdir(parents=True)
+    (mixed / file.name).write_bytes(file.read_bytes())
+    state = run.link.state_dict()
+    expect("no set of files that all ranks can use.*step 4 of 3 ranks.*step 2 of 3 ranks",
+           lambda: load(run.link, mixed))  # fmt: skip
+    assert_same_state(state, run.link.state_dict())
     run.link.detach()
+
+
+def read_all(folder: str | Path) -> list[dict[str, Any]]:
+    """The states of all ranks in a folder with one set of them."""
+    return [to_tensors(read_state(path, KIND)["state"]) for path in sorted(Path(folder).glob("sparsewire-*.sws"))]
 
 
 def expect(pattern: str, call: Any) -> None:

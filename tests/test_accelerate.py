@@ -33,9 +33,16 @@ def test_rank_0s_state_for_all_would_not_be(facts: list[dict[str, Any]]) -> None
     assert [rank["with rank 0's state for all"] for rank in facts] == [False] * RANKS
 
 
+def test_one_ranks_damaged_file_is_loaded_by_nobody(facts: list[dict[str, Any]]) -> None:
+    assert all(
+        "rank 1: InputError: " in rank["damaged"] and "-00001-of-00002-step3-" in rank["damaged"] for rank in facts
+    )
+
+
 def test_every_rank_writes_its_own_file(facts: list[dict[str, Any]], folder: Path) -> None:
     files = sorted((folder / "state" / "sparsewire").iterdir())
-    assert [file.name for file in files] == [f"sparsewire-0000{rank}-of-00002.pt" for rank in range(RANKS)]
+    starts = [file.name.partition("-step3-")[0] for file in files]
+    assert starts == [f"sparsewire-0000{rank}-of-00002" for rank in range(RANKS)]
     assert files[0].read_bytes() != files[1].read_bytes()
 
 
@@ -114,10 +121,12 @@ def train(accelerator: Any, model: Any, optimizer: Any, batches: range) -> None:
 
 
 def give_all_rank_0s_state(state: Path) -> None:
-    import torch
+    from sparsewire.checkpoints import KIND
+    from sparsewire.statefile import read_state, write_state
 
-    mine = torch.load(state / "sparsewire" / "sparsewire-00000-of-00002.pt", weights_only=True)
-    torch.save(mine | {"rank": 1}, state / "sparsewire" / "sparsewire-00001-of-00002.pt")
+    first, second = sorted((state / "sparsewire").glob("*.sws"))
+    mine = read_state(first, KIND)
+    write_state(second, mine | {"state": mine["state"] | {"rank": 1}})
 
 
 def resumed(state: str) -> dict[str, Any]:
@@ -129,6 +138,26 @@ def resumed(state: str) -> dict[str, Any]:
     weights = model.state_dict()
     accelerator.free_memory()
     return weights
+
+
+def refusal(state: Path) -> str:
+    """What `load_state` says of a folder in which a bit of rank 1's file is another."""
+    accelerator, _, _, link = started()
+    if accelerator.is_main_process:
+        (file,) = (state / "sparsewire").glob("sparsewire-00001-*.sws")
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    accelerator.wait_for_everyone()
+    try:
+        accelerator.load_state(str(state))
+        told = ""
+    except ValueError as error:
+        told = str(error)
+    assert link.step == 0
+    link.detach()
+    accelerator.free_memory()
+    return told
 
 
 def scaled() -> tuple[dict[str, Any], float]:
@@ -184,6 +213,7 @@ def main(folder: str) -> None:
         give_all_rank_0s_state(Path(copy))
     accelerator.wait_for_everyone()
     facts["with rank 0's state for all"] = same_bits(resumed(copy), weights)
+    facts["damaged"] = refusal(Path(copy))
     write_facts(folder, facts)
     accelerator.end_training()
 

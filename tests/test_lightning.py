@@ -49,6 +49,12 @@ def test_another_number_of_ranks_shares_what_was_left(facts: list[dict[str, Any]
     assert [rank["dealt"] for rank in facts] == [True] * RANKS
 
 
+def test_one_ranks_damaged_state_is_loaded_by_nobody(facts: list[dict[str, Any]]) -> None:
+    """The checkpoint holds NaN in rank 1's residuals: no rank begins to train."""
+    assert all("rank 1: InputError: the checkpoint" in rank["damaged"] for rank in facts)
+    assert all("non-finite" in rank["damaged"] for rank in facts)
+
+
 def test_gradients_are_accumulated_before_they_are_sent(facts: list[dict[str, Any]]) -> None:
     assert [rank["steps"] for rank in facts] == [8] * RANKS
 
@@ -216,6 +222,19 @@ def third_rank(callbacks: dict[str, Any]) -> None:
     states[:] = [state | {"rank": rank, "world_size": 3} for rank, state in enumerate([*states, states[1]])]
 
 
+def spoil_second(callbacks: dict[str, Any]) -> None:
+    for kept in residuals(callbacks["SparsewireCallback"]["ranks"][1]).values():
+        kept.fill_(float("nan"))
+
+
+def refusal_of_damage(middle: Path) -> str:
+    try:
+        fit(4, path=edited(middle, spoil_second))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def refusal() -> str:
     from lightning.pytorch.strategies import SingleDeviceStrategy
 
@@ -265,6 +284,7 @@ def main(folder: Path) -> dict[str, Any]:
         torch.allclose(kept, shares[name], atol=1e-6) for name, kept in residuals(link.state_dict()).items()
     )
     facts["dealt"] = facts["dealt"] and link.step == 4
+    facts["damaged"] = refusal_of_damage(middle)
     facts |= scaled(weights)
     facts |= with_adam(folder)
     facts["couriers"] = sum(thread.name == "sparsewire-courier" for thread in threading.enumerate())

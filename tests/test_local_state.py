@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from local_runs import EXACT, SIZE, Run, on_ranks
 from torch_ranks import assert_same_state
 
+from sparsewire.checkpoints import KIND
 from sparsewire.comm import Communicator
 from sparsewire.errors import InputError
+from sparsewire.statefile import pack, read_state
 from sparsewire.torch import deal, load, save
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -164,6 +167,92 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
             one.link.detach()
 
     on_ranks(fn, 2)
+
+
+@pytest.mark.parametrize("overlap", [0, 2])
+@pytest.mark.parametrize("part", ["bit", "common", "local", "outer", "counts", "meeting"])
+def test_one_ranks_damaged_state_is_loaded_by_nobody(part: str, overlap: int, tmp_path: Path) -> None:
+    def fn(comm: Communicator) -> None:
+        run = Run(comm, every=4, overlap=overlap, outer="sgd(momentum=0.5)")
+        run.train(6)
+        path = save(run.link, tmp_path)
+        if comm.rank == 1:
+            damage(path, part)
+        comm.barrier()
+        run.train(9)  # with overlap, an exchange is on its way
+        before, bits = run.link.state_dict(), run.bits()
+        with pytest.raises(InputError, match=r"rank 1: .*sparsewire-00001-of-00003-step6-.*\.sws: "):
+            load(run.link, tmp_path)
+        assert_same_state(before, run.link.state_dict())
+        assert run.bits() == bits
+        run.link.detach()
+
+    on_ranks(fn)
+
+
+def damage(path: Path, part: str) -> None:
+    """One bit, or something that is wrong but has its checksum."""
+    data, facts = bytearray(path.read_bytes()), read_state(path, KIND)
+    data[len(data) // 2] ^= 2
+    match part:
+        case "common" | "local":
+            facts["state"][part]["0.weight"][3] = np.nan
+        case "outer":
+            facts["state"][part]["0.weight"]["momentum"][3] = np.inf
+        case "counts":
+            facts["state"][part]["steps"] = "many"
+        case "meeting":
+            del facts["state"][part]
+    path.write_bytes(data if part == "bit" else pack(facts))
+
+
+@pytest.mark.parametrize("overlap", [0, 2])
+@pytest.mark.parametrize("step", [6, 9])
+def test_what_is_saved_while_a_rank_diverges_can_be_loaded(overlap: int, step: int, tmp_path: Path) -> None:
+    """The next meeting would undo that rank's round: it begins the round again, the others go on in it."""
+
+    def fn(comm: Communicator) -> bytes:
+        first, second = (Run(comm, every=4, overlap=overlap, norm=False) for _ in range(2))
+        first.train(step)
+        if comm.rank == 1:
+            with torch.no_grad():
+                first.model[0].weight.fill_(torch.nan)
+        save(first.link, tmp_path)
+        load(second.link, tmp_path)
+        assert all(tensor.isfinite().all() for tensor in second.model.state_dict().values())
+        assert second.link.step == step
+        second.step = step
+        second.train(15)
+        for run in (first, second):
+            run.link.detach()
+        return second.bits()
+
+    assert len(set(on_ranks(fn))) == 1
+
+
+ODD: list[Any] = [None, -1, 2.5, "x", [], {}, {"0.weight": 1}, {"0.weight": {"residual": 1}}, torch.tensor([torch.nan])]
+
+
+def test_whatever_is_wrong_with_a_state_is_an_input_error_and_changes_nothing() -> None:
+    """Every entry missing, and every entry something else. A few do no harm, such as `pending` with nothing in it."""
+
+    def fn(comm: Communicator) -> int:
+        run, told = Run(comm, every=4, overlap=2, outer="sgd(momentum=0.5)"), 0
+        run.train(9)
+        state = run.link.state_dict()
+        wrong = [{key: value for key, value in state.items() if key != gone} for gone in state]
+        wrong += [{**state, key: odd} for key in state for odd in ODD]
+        wrong += [{**state, "pending": {**state["pending"], key: odd}} for key in state["pending"] for odd in ODD]
+        for bad in (*wrong, [], None, "x"):
+            try:
+                run.link.read_state(bad)
+            except InputError:
+                told += 1
+            assert_same_state(state, run.link.state_dict())
+        run.link.detach()
+        return told
+
+    assert min(on_ranks(fn, 2)) > 100
 
 
 def test_states_are_dealt_by_the_public_function_too() -> None:

@@ -14,6 +14,7 @@ from sparsewire.comm import Communicator, run_ranks
 from sparsewire.deal import deal
 from sparsewire.errors import InputError
 from sparsewire.kernels.scratch import Kept
+from sparsewire.statefile import pack
 
 # --- another number of ranks ---
 
@@ -78,6 +79,66 @@ def test_a_momentum_goes_on_with_another_number_of_ranks(memory: str, old: int, 
     last = sw.Sparse(mean["indices"], mean["values"], (NAMES["w"],))
     assert mean["rate"] == rate and last.count
     run_ranks(new, resumed)
+
+
+# --- states that are wrong ---
+
+ODD: list[Any] = [
+    None, -1, 2.5, "x", True, [], {}, {"w": 1}, {"w": {"residual": 1}}, {"w": {"residual": np.ones(3, np.float16)}},
+    {"w": {"residual": np.array([np.nan], np.float32)}}, {"table": {"residual": {"indices": [1]}}},
+    {"w": {"indices": np.array([-1]), "values": np.ones(1, np.float32)}},
+    {"w": {"indices": np.array([2**40]), "values": np.ones(1, np.float32)}},
+    {"w": {"indices": np.array([1], np.int8), "values": np.ones(1, np.float32)}},
+    {"w": {"indices": np.array([2, 1]), "values": np.ones(2, np.float32)}},
+    {"w": {"indices": np.array([1, 2]), "values": np.ones(1, np.float32)}},
+    {"w": {"indices": np.array([1]), "values": np.ones(1, np.float32), "rate": "fast"}},
+]  # fmt: skip
+
+
+def test_whatever_is_wrong_with_a_state_is_an_input_error_and_changes_nothing() -> None:
+    def fn(comm: Communicator) -> None:
+        one, told = averager(comm, "topk(5%) | values=qsgd(5) | memory=dgc", rates=lambda: {"w": 0.1}), set()
+        table = sw.Sparse(np.arange(3), make("normal", 12, "float32"), (10, 4), width=4)
+        for step in range(2):
+            one.put({**gradients(comm, step), "table": table})
+            one.finish()
+        state = one.state_dict()
+        before = pack(state)
+        rows = state["buffers"]["table"]["residual"]
+        wrong = [(key, {k: value for k, value in state.items() if k != key}) for key in state]
+        wrong += [(key, {**state, key: odd}) for key in state for odd in ODD]
+        wrong += [(f"rows {key}", {**state, "buffers": {"table": {"residual": {**rows, key: odd}}}})
+                  for key in rows for odd in (None, -1, "x", [], [-1], [10**30], 2**62, np.ones(1))]  # fmt: skip
+        for key, bad in (*wrong, ("all", None), ("all", [])):
+            try:
+                one.load_state_dict(bad)
+            except InputError:
+                told.add(key)
+                assert pack(one.state_dict()) == before, (key, bad)
+            else:
+                one.load_state_dict(state)
+        assert told >= {"all", *state.keys() - {"scheme"}, *(f"rows {key}" for key in rows)}
+
+    run_ranks(1, fn)
+
+
+def test_a_state_is_read_first_and_taken_over_later() -> None:
+    """So that ranks can agree in between; what was read is not changed by steps that are made meanwhile."""
+
+    def fn(comm: Communicator) -> None:
+        one, other = averager(comm, "topk(5%)"), averager(comm, "topk(5%)")
+        for step in range(3):
+            one.put(gradients(comm, step))
+            one.finish()
+        state = pack(one.state_dict())
+        ready, untouched = other.read_state(one.state_dict()), pack(other.state_dict())
+        assert pack(other.state_dict()) == untouched
+        other.put(gradients(comm, 7))
+        other.finish()
+        other.take_over(ready)
+        assert pack(other.state_dict()) == state
+
+    run_ranks(2, fn)
 
 
 # --- sparse gradients ---

@@ -81,7 +81,9 @@ def test_every_rank_has_its_own_file_and_no_other_is_left(ranks: Pool, tmp_path:
     for _ in range(2):
         ranks.play("state.saves_apart", folder=str(tmp_path))
     names = sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("model"))
-    assert names == [f"sparsewire-0000{rank}-of-00003.pt" for rank in range(3)]
+    assert [name[: -len("-0123456789abcdef.sws")] for name in names] == [
+        f"sparsewire-0000{rank}-of-00003-step5" for rank in range(3)
+    ]
 
 
 @pytest.mark.parametrize(("old", "new"), [(3, 2), (2, 3), (3, 1), (1, 2)])
@@ -115,7 +117,7 @@ def test_files_of_different_steps_are_refused_by_every_rank(ranks: Pool, tmp_pat
 def test_the_set_of_the_latest_step_is_loaded_whatever_the_files_times_say(ranks: Pool, tmp_path: Path) -> None:
     ranks.play("state.saves_apart", ranks=2, folder=str(tmp_path), steps=5)
     ranks.play("state.saves_apart", ranks=3, folder=str(tmp_path), steps=2)  # written later, but of an earlier step
-    for path in tmp_path.glob("*-of-00002.pt"):
+    for path in tmp_path.glob("*-of-00002-*.sws"):
         os.utime(path, (1, 1))
     ranks.play("state.loads_dealt", ranks=3, folder=str(tmp_path))
 

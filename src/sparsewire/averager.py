@@ -28,10 +28,12 @@ from .memory import Residual
 from .model_select import ModelSelect
 from .momentum import hand_out, move_on, reweigh
 from .nodes import LOSSLESS, nodes
+from .saved import STATE_VERSION, Saved, check_state
 from .schedule import Settings
 from .scheme import Scheme
 from .sparse import Sparse
-from .states import STATE_VERSION, States, check_state
+from .statefile import reading
+from .states import States
 
 ITEM_SIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -317,12 +319,20 @@ class Averager:
         """Raises unless a saved state is this rank's."""
         check_state(state, self.comm.rank, self.nodes.grid, self.settings.schedule.scheme.memory)
 
+    def read_state(self, state: Mapping[str, Any]) -> Saved:
+        """This rank's saved state, checked, in the loss's present scale. Nothing changes before `take_over`."""
+        with reading():
+            self.check_state(state)
+            return Saved.read(state, self.scale)
+
+    def take_over(self, saved: Saved) -> None:
+        """Goes on from what `read_state` gave."""
+        self.states.take_over(saved.states)
+        if not self.settings.follow_rate:
+            self.states.rates = {}  # nobody would keep them up to date
+        self.step, self.scale = saved.step, saved.scale
+        self._model.load(saved.selection)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from this rank's saved state, in the loss's present scale."""
-        self.check_state(state)
-        scale = self.scale
-        rates = state.get("rates", {}) if self.settings.follow_rate else {}  # nobody would keep them up to date
-        self.states.load(state["buffers"], state.get("means", {}), rates)
-        self.step, self.scale = int(state["step"]), float(state["scale"])
-        self._model.load(state.get("selection", {}))
-        self.rescale(scale)
+        """Goes on from this rank's saved state, in the loss's present scale; other ranks are not asked."""
+        self.take_over(self.read_state(state))

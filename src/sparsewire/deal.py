@@ -25,13 +25,18 @@ def deal(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = Non
     ordered = sorted(states, key=lambda state: state["rank"])
     if [state["rank"] for state in ordered] != list(range(ordered[0]["world_size"])):
         raise InputError(f"the states of all {ordered[0]['world_size']} ranks are needed, one each")
-    if len({(state["step"], state["scale"]) for state in ordered}) > 1:
+    if len({(position(state), state["scale"]) for state in ordered}) > 1:
         raise InputError("the states were saved at different steps")
     grid, whole = grid or Grid.even(size, 1), join([dict(state) for state in ordered])
     dealt = deal_buffers([state["buffers"] for state in whole], len(grid.machines))
     shared = {**whole[0], "world_size": size}
     mine = ((rank, dealt[grid.place(rank)[0]]) for rank in range(size))
     return [cut({**shared, "rank": rank, "buffers": kept}, grid, rank) for rank, kept in mine]
+
+
+def position(state: Mapping[str, Any]) -> int:
+    """Where all ranks stand together: at a step, or with local steps, which a rank may have made more of, a meeting."""
+    return int(state["meeting"] if "meeting" in state else state["step"])
 
 
 def deal_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, dict[str, Any]]]:

@@ -6,6 +6,7 @@ lie side by side in one array, and each name has a view of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,14 +14,12 @@ from typing import Any
 import numpy as np
 
 from . import kernels
-from .contract import Memory, State
+from .contract import State
 from .errors import InputError
-from .grid import Grid
 from .kernels import Array, all_finite
 from .layout import Segment, Slice
-from .sparse import Sparse, work_dtype
+from .sparse import DTYPES, Sparse, work_dtype
 
-STATE_VERSION = 2
 BLOCK = 2**20
 LEAST_RATE = 1e-30  # a smaller one counts as zero
 LEAST_CHANGE = 0.01  # of a rate, for what waits to follow it: a pass over all buffers
@@ -176,21 +175,30 @@ class States:
             for name, mean in self.means.items()
         }
 
-    def load(
-        self, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]
-    ) -> None:
-        """Takes over what `saved` and `saved_means` gave, and the rates."""
-        read = {
-            name: {buffer: _read(name, kept) for buffer, kept in buffers.items()} for name, buffers in saved.items()
-        }
-        self.by_name = {name: {b: array for b, (array, _) in buffers.items()} for name, buffers in read.items()}
-        self.rows = {name: rows for name, found in read.items() for _, rows in found.values() if rows is not None}
-        self.means = {
-            name: Mean(np.array(kept["indices"]), np.array(kept["values"]), kept.get("rate"))
-            for name, kept in means.items()
-        }
-        self.rates = dict(rates)
-        self._joined = {}
+    @classmethod
+    def read(
+        cls, saved: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]
+    ) -> States:
+        """What `saved` and `saved_means` gave, and the rates, checked."""
+        states = cls()
+        for name, buffers in saved.items():
+            found = {buffer: _read(name, kept) for buffer, kept in buffers.items()}
+            states.by_name[name] = {buffer: array for buffer, (array, _) in found.items()}
+            for rows in (rows for _, rows in found.values() if rows is not None):
+                states.rows[name] = rows
+        sizes = {name: {array.size for array in buffers.values()} for name, buffers in states.by_name.items()}
+        states.means = {name: _read_mean(name, kept, sizes.get(name, set())) for name, kept in means.items()}
+        states.rates = {str(name): _read_rate(rate) for name, rate in rates.items()}
+        return states
+
+    def take_over(self, other: States) -> None:
+        """Goes on from other states."""
+        self.by_name, self.rows, self.means, self.rates = other.by_name, other.rows, other.means, other.rates
+        self._joined, self._aside = {}, []
+
+    def is_finite(self) -> bool:
+        arrays = [kept for buffers in self.by_name.values() for kept in buffers.values()]
+        return all(map(all_finite, (*arrays, *(mean.values for mean in self.means.values()))))
 
 
 def _blocks(array: Array) -> Iterator[Array]:
@@ -211,46 +219,45 @@ def _reweigh(buffers: Mapping[str, Array], factor: float, lead: float) -> None:
 
 def _read(name: str, kept: Any) -> tuple[Array, Rows | None]:
     if not isinstance(kept, Mapping):
-        array = np.array(kept).reshape(-1)
-        _check_finite(name, array)
-        return array, None
+        return _numbers(name, kept).copy(), None
     rows = Rows(tuple(kept["shape"]), kept["dtype"], int(kept["width"]))
-    _check_finite(name, np.asarray(kept["values"]))
-    sparse = Sparse(kept["indices"], kept["values"], rows.shape, kept["values"].dtype.name, rows.width)
+    values = _numbers(name, kept["values"])
+    if rows.dtype not in DTYPES:
+        raise InputError(f"the state has rows of {rows.dtype!r} for {name!r}, not of one of {', '.join(DTYPES)}")
+    sparse = Sparse(kept["indices"], values, rows.shape, values.dtype.name, rows.width)
     full = np.zeros(sparse.numel, work_dtype(rows.dtype))
     full.reshape(-1, rows.width)[sparse.indices] = sparse.work_values.reshape(-1, rows.width)
     return full, rows
 
 
-def _check_finite(name: str, array: Array) -> None:
-    if not all_finite(array):
+def _read_mean(name: str, kept: Mapping[str, Any], sizes: set[int]) -> Mean:
+    """A mean's indices lie within the parameter's buffers, where there are any."""
+    values, rate = _numbers(name, kept["values"]).copy(), kept.get("rate")
+    if len(sizes) > 1:
+        raise InputError(f"the state has buffers of different sizes for {name!r}")
+    indices = np.array(kept["indices"])
+    if indices.dtype not in (np.int32, np.int64):
+        raise InputError(f"the state has indices of {indices.dtype} for {name!r}")
+    Sparse(indices, values, (next(iter(sizes), 2**62),))
+    return Mean(indices, values, None if rate is None else _read_rate(rate))
+
+
+def _read_rate(rate: Any) -> float:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+        raise InputError(f"the state has a learning rate of {rate!r}")
+    return float(rate)
+
+
+def _numbers(name: str, array: Any) -> Array:
+    if not isinstance(array, np.ndarray) or array.dtype not in (np.float32, np.float64):
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise InputError(f"the state has {kind} for {name!r}, not an array of float32 or float64")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if not all_finite(flat):
         raise InputError(f"the state has non-finite numbers for {name!r}")
+    return flat
 
 
 def _check_size(name: str, saved: int, wanted: int) -> None:
     if saved != wanted:
         raise InputError(f"the state has {saved} numbers for {name!r}, its gradient {wanted}")
-
-
-def check_state(state: Mapping[str, Any], rank: int, grid: Grid, memory: Memory) -> None:
-    """Whether a saved state is this rank's and of this memory."""
-    if state.get("version") != STATE_VERSION:
-        raise InputError(f"a sparsewire state of version {STATE_VERSION} is needed, not {state.get('version')!r}")
-    here = _whose(rank, grid.size, grid.facts(rank))
-    there = _whose(state["rank"], state["world_size"], state.get("nodes"))
-    if there != here:
-        raise InputError(
-            f"this is the state of {there}, here is {here}: "
-            f"residuals are per rank; sparsewire.torch.load(link, folder) picks or deals them out"
-        )
-    unknown = {buffer for kept in state["buffers"].values() for buffer in kept} - set(memory.buffers)
-    if unknown:
-        raise InputError(f"the state has {', '.join(sorted(unknown))}, which memory={memory} does not keep")
-
-
-def _whose(rank: int, size: int, part: Mapping[str, int] | None) -> str:
-    whose = f"rank {rank} of {size}"
-    if part is None:
-        return whose
-    cut = f" cut every {part['unit']} elements" if part["unit"] > 1 else ""
-    return f"{whose}, which has part {part['part']} of {part['parts']}{cut} on machine {part['machine']}"

@@ -14,7 +14,9 @@ then (`Rates`).
 
 from __future__ import annotations
 
+import copy
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,6 +26,7 @@ import numpy as np
 from ..cost.model import Link
 from ..cost.step import Codecs, Compute, Part, coding, dense_step, sparse_step
 from ..cost.volume import all_reduce
+from ..errors import InputError
 from ..kernels import Array
 from ..scheme import Scheme
 from .rates import Rates
@@ -274,6 +277,20 @@ class Pilot:
             "switches": [asdict(one) for one in self.switches],
         }
 
+    def check_state(self, state: Mapping[str, Any] | None) -> None:
+        """Raises where `load_state_dict` would fail, or could not go on; nothing changes."""
+        if state is None or list(state["ways"]) != self._names:
+            return
+        trial = copy.copy(self)
+        trial._wheel, trial.rates = Wheel(), copy.copy(self.rates)
+        trial.load_state_dict(state, 0)
+        places = [trial.choice, *([] if trial.wanted is None else [trial.wanted])]
+        numbers = [value for name, value in (*vars(trial.rates).items(), *state.items()) if name in NUMBERS]
+        if len(trial.known) != len(self.ways) or any(place not in range(len(self.ways)) for place in places):
+            raise InputError("auto: the state has other schemes than it says")
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
+            raise InputError("auto: the state has something else where numbers are due")
+
     def load_state_dict(self, state: Mapping[str, Any] | None, step: int) -> None:
         """Goes on at this step from a saved state; without one, or of other candidates, it starts again."""
         self.samples, self.begun, self.earlier = [], step, 0.0
@@ -295,6 +312,7 @@ class Pilot:
 SAVED = (
     "choice", "since", "hold", "wanted", "last_dense", "trial", "next_check", "next_probe", "measured", "reason",
 )  # fmt: skip
+NUMBERS = {"since", "hold", "last_dense", "next_check", "next_probe", "measured", "latency", "byte", "probed", "bias"}
 
 
 def _ms(seconds: float) -> str:

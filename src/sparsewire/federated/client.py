@@ -208,7 +208,7 @@ class Client:
     @classmethod
     def load(cls, path: PathLike) -> Client:
         """The client that a file holds; it goes on exactly where that one was."""
-        return cls.from_state(read_state(path, "federated client"))
+        return read_state(path, "federated client", cls.from_state)
 
     def state_dict(self, weights: bool = True) -> dict[str, Any]:
         """Copies: arrays and plain types. Without the weights, the next broadcast has to bring all of them, base=-1."""

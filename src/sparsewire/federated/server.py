@@ -254,7 +254,7 @@ class Server(Locked):
     @classmethod
     def load(cls, path: PathLike) -> Server:
         """The server that a file holds; it goes on exactly where that one was."""
-        return cls.from_state(read_state(path, "federated server"))
+        return read_state(path, "federated server", cls.from_state)
 
     @locked
     def state_dict(self) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+from ..files import write_file
 
 NUMBER = re.compile(r"[-−]?\d(?!\d*\.[^\d])")  # how a number starts; `0.weight` is a name
 
@@ -42,40 +42,6 @@ def _column(header: str, cells: Sequence[str]) -> list[str]:
 def number(value: float | None, digits: int = 2) -> str:
     """A number for a table; nothing for None."""
     return "" if value is None else f"{value:,.{digits}f}"
-
-
-def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Writes the file atomically: to a temporary file in the same directory, which then replaces it."""
-    place = Path(os.path.realpath(path))
-    try:
-        if place.exists() and not (place.is_file() or place.is_dir()):
-            with open(place, "wb") as device:  # a device such as /dev/null is written to, not replaced
-                write(device)
-        else:
-            _write_beside(place, write)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
-
-
-def _write_beside(place: Path, write: Callable[[BinaryIO], object]) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.chmod(name, _mode(place))
-        os.replace(name, place)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _mode(path: Path) -> int:
-    """The mode that `open` would leave: that of the replaced file, or what the umask allows."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 def publish(text: str, data: Any, target: str | None) -> None:

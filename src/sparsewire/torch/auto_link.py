@@ -26,6 +26,7 @@ from ..auto.pilot import PROBE_SECONDS
 from ..comm.torch import translate
 from ..errors import CommError, InputError
 from ..schedule import SchemeSchedule, Settings
+from ..statefile import reading
 from ..transform import Fourier
 from .bucket import Bucket
 from .checks import usable
@@ -92,12 +93,22 @@ class AutoLink(Link):
         self._settle()
         return {**super().state_dict(), "auto": {**self.pilot.state_dict(), "clean": self._clean}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def read_state(self, state: Mapping[str, Any]) -> Any:
+        ready, auto = super().read_state(state), state.get("auto")
+        with reading():
+            self.pilot.check_state(auto)
+            return ready, auto, bool((auto or {}).get("clean"))
+
+    def take_over(self, ready: Any) -> None:
         self._settle()
-        super().load_state_dict(state)
+        inner, auto, self._clean = ready
+        super().take_over(inner)
         self.times.clear()
-        self._clean = bool(state.get("auto", {}).get("clean"))
-        self.pilot.load_state_dict(state.get("auto"), self.step)
+        self.pilot.load_state_dict(auto, self.step)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        self._settle()
+        return super().gather(data)
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from functools import partial
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
+from ..files import PathLike, write_file
 from ..kernels import Array
 from .checks import named_parameters
 
@@ -43,12 +43,11 @@ class Capture:
         """Whether all steps have been recorded."""
         return self.seen >= self._steps.stop
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Writes a .npz for `sparsewire advise`."""
         if not self.arrays:
             raise InputError("no gradient has been captured: call backward inside `with capture(model) as taken:`")
-        with open(path, "wb") as file:
-            np.savez(file, **self.arrays)  # type: ignore[arg-type]
+        write_file(path, lambda file: np.savez(file, **self.arrays))  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Records no more; the model is as it was."""

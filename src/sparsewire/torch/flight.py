@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..rounds import DUE, Rounds, Visit
+from ..kernels import Array
+from ..round_states import weights_like
+from ..rounds import DUE, Rounds, Visit, Weights
+from ..saved import whole
 from ..sparse import Sparse
 from .errand import Errand
 
@@ -22,22 +25,43 @@ class Flight:
     left: int
 
     def save(self, mix: float, rounds: Rounds) -> dict[str, Any]:
-        """The exchange is done, but not yet taken in: `then` are the weights with which this rank went to it."""
+        """The exchange is done, but not yet taken in: `then` are the weights with which this rank went to it. Of one
+        that a rank has spoiled they are not needed, and need not be finite."""
+        finite = bool(self.errand.result())
+        then = {name: self.visit.local[name] if finite else rounds.common[name] for name in self.visit.names}
         return {
             "left": self.left,
             "mix": mix,
-            "finite": bool(self.errand.result()),
-            "then": {name: self.visit.local[name].copy() for name in self.visit.names},
+            "finite": finite,
+            "then": {name: array.copy() for name, array in then.items()},
             "sent": {name: part.indices.copy() for name, part in rounds.sent.items()},
         }
 
     @classmethod
-    def load(cls, saved: Mapping[str, Any], rounds: Rounds) -> Flight:
-        then = {name: np.array(array) for name, array in saved["then"].items()}
-        finite = bool(saved["finite"])
+    def of(cls, pending: Pending, rounds: Rounds) -> Flight:
+        """An exchange that was on its way when the state was saved."""
         rounds.sent.clear()
-        for name, indices in saved["sent"].items():
-            size = rounds.common[name].size
-            rounds.sent[name] = Sparse(indices, np.zeros(indices.size, rounds.common[name].dtype), (size,))
-        visit = Visit(DUE, tuple(then), then, 0, rounds.total, True, finite)
-        return cls(visit, Errand(lambda: finite), int(saved["left"]))
+        rounds.sent.update(pending.sent)
+        visit = Visit(DUE, tuple(pending.then), pending.then, 0, rounds.total, True, pending.finite)
+        return cls(visit, Errand(lambda: pending.finite), pending.left)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What `Flight.save` gave, checked."""
+
+    left: int
+    finite: bool
+    then: dict[str, Array]
+    sent: dict[str, Sparse]
+
+    @classmethod
+    def read(cls, saved: Mapping[str, Any], like: Weights) -> Pending:
+        """`like` are the common weights."""
+        then = weights_like(like, saved["then"], every=False)
+        sent = {name: _sent(indices, like[name]) for name, indices in saved["sent"].items()}
+        return cls(whole(saved["left"], "steps to an exchange"), bool(saved["finite"]), then, sent)
+
+
+def _sent(indices: Array, like: Array) -> Sparse:
+    return Sparse(np.array(indices), np.zeros(indices.size, like.dtype), (like.size,))

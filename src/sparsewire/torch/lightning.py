@@ -6,7 +6,6 @@ Lightning registers its own `ddp_comm_hook` on CUDA devices only; a callback att
 from __future__ import annotations
 
 import importlib
-import io
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,10 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 from ..codec import Spec
 from ..comm.torch import TorchCommunicator
 from ..errors import InputError
+from ..statefile import pack, reading, unpack
+from ..together import together
 from .attach import attach
-from .checkpoint import State, own_state
+from .checkpoint import State, read_own
 from .link import Link
 from .optimizers import only_optimizer
+from .tensors import to_arrays, to_tensors
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -105,21 +107,20 @@ def _scaler(trainer: Trainer) -> torch.amp.GradScaler | None:
 
 def _restore(link: Link, states: Sequence[State]) -> None:
     if states:
-        link.load_state_dict(own_state(link, states))
+        link.take_over(together(link.gather, lambda: (_read(link, states), None))[0])
     elif link.comm.rank == 0:
         warnings.warn("the checkpoint has no sparsewire state: step and residuals start at zero", stacklevel=2)
+
+
+def _read(link: Link, states: Sequence[State]) -> Any:
+    with reading("the checkpoint's sparsewire state"):
+        return read_own(link, states)
 
 
 def _gather(state: State) -> list[State]:
     """All ranks' states on rank 0; nothing on the others. Over the default group: the link's own may be closed."""
     comm = TorchCommunicator()
     if comm.rank != 0:
-        packed = io.BytesIO()
-        torch.save(state, packed)
-        comm.send(packed.getbuffer(), 0)
+        comm.send(pack(to_arrays(state)), 0)
         return []
-    return [state, *(_unpack(comm.recv(rank)) for rank in range(1, comm.size))]
-
-
-def _unpack(packed: bytes) -> State:
-    return torch.load(io.BytesIO(packed), weights_only=True)
+    return [state, *(to_tensors(unpack(bytearray(comm.recv(rank)))) for rank in range(1, comm.size))]

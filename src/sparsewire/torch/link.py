@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -24,6 +25,7 @@ from ..host import to_host
 from ..kernels.scratch import Kept
 from ..schedule import Settings
 from ..sparse import Sparse
+from ..statefile import reading
 from ..transform import Fourier, computed_by
 from .bucket import Bucket, to_coo
 from .courier import Courier, Parcel
@@ -82,11 +84,34 @@ class Link:
         return to_tensors(self.averager.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from this rank's saved state. For another number of ranks, `sparsewire.torch.load` deals it out."""
-        arrays = to_arrays(state)
-        self.averager.check_state(arrays)
-        self._check_sizes(arrays)
-        self.averager.load_state_dict(arrays)
+        """Goes on from this rank's saved state, whatever other ranks do. `sparsewire.torch.load` asks them, and deals
+        states out to another number of ranks."""
+        self.take_over(self.read_state(state))
+
+    def read_state(self, state: Mapping[str, Any]) -> Any:
+        """This rank's saved state, checked, as `take_over` needs it; the link stays as it is."""
+        with reading():
+            arrays = to_arrays(state)
+            self.averager.check_state(arrays)
+            self._check_sizes(arrays)
+        return self.averager.read_state(arrays)
+
+    def take_over(self, ready: Any) -> None:
+        """Goes on from what `read_state` gave."""
+        self.averager.take_over(ready)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the other ranks can be spoken to."""
+        return self.attached and self._courier.error is None
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes. Between steps, when nothing else is on its way; whoever fails tells the others."""
+        try:
+            return [bytes(part) for part in self.comm.all_gather(data, "state")]
+        except BaseException as error:
+            failed = self._courier.error = self._fail(error)
+            raise failed from None if failed is error else error
 
     def detach(self) -> None:
         """Ends the courier; from now on the model's gradients are averaged dense, as without a link.
@@ -150,6 +175,10 @@ class Link:
                 due = self._part_size(sizes.get(name), int(kept["width"]) if table else None)
                 if due != found:
                     raise InputError(f"the state has {found} numbers for {name!r}, the model {due}")
+        for name, mean in state.get("means", {}).items():
+            last, due = int(np.max(mean["indices"], initial=-1)), self._part_size(sizes.get(name), None)
+            if due is None or last >= due:
+                raise InputError(f"the state has a mean at {last} for {name!r}, the model {due} numbers")
 
     def _part_size(self, size: int | None, width: int | None) -> int | None:
         """Numbers that this rank keeps of a parameter; tables are cut between rows."""

@@ -23,9 +23,10 @@ from ..join import Joined, join
 from ..kernels import Array
 from ..rounds import CALLED, DUE, LAST, Plan, Rounds, Visit
 from ..schedule import Settings
+from ..statefile import is_finite, reading
 from .agree import agree
 from .errand import Errand
-from .flight import Flight
+from .flight import Flight, Pending
 from .local_model import LocalModel, share_rest
 from .local_settings import Group, LocalSettings, open_group
 from .tensors import to_arrays, to_tensors
@@ -98,18 +99,51 @@ class LocalLink:
         flight = self._flight
         if flight is not None:
             self._result(flight)
-        state = round_states.save(self.rounds, self._model.read())
-        if flight is not None:
-            state["pending"] = flight.save(self._told.mix, self.rounds)
-        return to_tensors(state)
+        pending = {} if flight is None else flight.save(self._told.mix, self.rounds)
+        state = round_states.save(self.rounds, self._usable_weights(pending))
+        return to_tensors({**state, "pending": pending})
+
+    def _usable_weights(self, pending: Mapping[str, Any]) -> Mapping[str, Array]:
+        """The model's weights. Where they are not finite, and the next meeting would undo them, those that this rank
+        began the round with: a state that holds anything else could not be loaded."""
+        now = self._model.read()
+        if all(map(is_finite, now.values())):
+            return now
+        return {name: self.rounds.given(name) for name in now} | dict(pending.get("then", {}))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from this rank's saved state, and writes its weights to the model."""
+        """Goes on from this rank's saved state, and writes its weights to the model; other ranks are not asked."""
+        self.take_over(self.read_state(state))
+
+    def read_state(self, state: Mapping[str, Any]) -> Any:
+        """This rank's saved state, checked, as `take_over` needs it; link and model stay as they are."""
+        with reading():
+            arrays = to_arrays(state)
+            ready, pending = round_states.read(self.rounds, arrays), arrays["pending"]
+            return ready, Pending.read(pending, self.rounds.common) if pending else None
+
+    def take_over(self, ready: Any) -> None:
+        """Goes on from what `read_state` gave."""
         if self._flight is not None:
             self._flight.errand.wait()
-        arrays = to_arrays(state)
-        self._model.write(round_states.load(self.rounds, arrays))
-        self._flight = Flight.load(arrays["pending"], self.rounds) if arrays["pending"] else None
+        rounds, pending = ready
+        self._model.write(round_states.take_over(self.rounds, rounds))
+        self._flight = None if pending is None else Flight.of(pending, self.rounds)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the other ranks can be spoken to."""
+        return self.attached and self._error is None
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, after an exchange that is on its way; whoever fails tells the others."""
+        if self._flight is not None:
+            self._flight.errand.wait()
+        try:
+            return [bytes(part) for part in self.comm.all_gather(data, "state")]
+        except BaseException as error:
+            self._error = self._group.fail(error)
+            raise self._error from None if self._error is error else error
 
     def resume(self, group: dist.ProcessGroup | Communicator | None = None) -> None:
         """Goes on with a new group, of any size: after a rank was lost, or to let others in. Every rank of it calls it;
