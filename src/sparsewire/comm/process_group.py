@@ -24,6 +24,7 @@ ALL_TO_ALL = ("all_to_all_single", "alltoall_base")
 
 
 def default_group() -> Any:
+    """The group of all processes, which `init_process_group` makes."""
     if not dist.is_initialized():
         raise CommError("torch.distributed has no process group: call init_process_group first")
     return dist.group.WORLD

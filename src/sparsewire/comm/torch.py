@@ -24,16 +24,14 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend
 
 SUBGROUP_TAG = 0x5357  # of messages inside a part of a group that torch does not know
-
-
 Group: TypeAlias = "dist.ProcessGroup | Backend"
 
 
 class TorchCommunicator(Communicator):
-    """A process group of any backend; waits as long as the group's own timeout.
+    """A rank of a torch process group of any backend. It waits as long as the group's own timeout.
 
-    The group is torch's own, a backend made by hand (`ProcessGroupGloo(store, rank, size)`), or a subclass of
-    `ProcessGroup`, as torchft has; `rank` is only needed for an object that does not know it.
+    The group is torch's own, a backend made by hand (`ProcessGroupGloo(store, rank, size)`) or a subclass of
+    `ProcessGroup`, such as torchft's. `rank` is only needed for a group that does not know it.
     Everything travels as plain uint8 or as the reduced dtype: gloo knows no float8 and no unsigned 16 or 32.
     `device` is where the engine wants its buffers: by default the CPU if it can, else the accelerator in use.
     """
