@@ -8,17 +8,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.comm.slots import SlotGather, SlotSwap
+from sparsewire.comm.slots import SlotAllToAll, SlotGather
 
 
 def slotted(comm: Communicator) -> SlotGather:
     def gather(mine: np.ndarray, everyone: np.ndarray) -> None:
         everyone[:] = np.concatenate([np.frombuffer(part, np.uint8) for part in comm.all_gather(mine)])
 
-    return SlotGather(comm.size, gather)
+    return SlotGather(range(comm.size), gather)
 
 
-def swapping(comm: Communicator) -> SlotSwap:
+def swapping(comm: Communicator) -> SlotAllToAll:
     """Over an all_to_all that is told all lengths, and checks them."""
 
     def swap(mine: np.ndarray, to: list[int], found: np.ndarray, of: list[int]) -> None:
@@ -26,7 +26,7 @@ def swapping(comm: Communicator) -> SlotSwap:
         assert [len(part) for part in parts] == of
         found[:] = np.frombuffer(b"".join(parts), np.uint8)
 
-    return SlotSwap(comm.rank, comm.size, swap)
+    return SlotAllToAll(comm.rank, comm.size, swap)
 
 
 sizes = st.one_of(st.integers(0, 3), st.integers(490, 1_100), st.integers(0, 20_000))

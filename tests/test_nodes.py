@@ -15,8 +15,8 @@ from strategies import MEMORIES, make, same_bits
 import sparsewire as sw
 from sparsewire import nodes
 from sparsewire.averager import Averager, Settings
-from sparsewire.comm import Communicator, run_ranks, shared
-from sparsewire.comm.shared import Cuts, SharedMemory
+from sparsewire.comm import Communicator, run_ranks, shared_memory
+from sparsewire.comm.shared_memory import Partition, SharedMemory
 from sparsewire.deal import deal
 from sparsewire.errors import CommMismatch, InputError
 from sparsewire.grid import Grid
@@ -34,9 +34,9 @@ ROWS = 40
 def inside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """How a machine's ranks add up: in memory that they share, or, where there is none, by the engine."""
     if request.param == "engine":
-        monkeypatch.setattr(shared, "FOLDER", tmp_path / "nowhere")
-    for name, value in {"FIRST": 2**9, "MOST": 2**11, "LEAST": 2**6}.items():  # a few turns for a tensor
-        monkeypatch.setattr(shared, name, value)
+        monkeypatch.setattr(shared_memory, "FOLDER", tmp_path / "nowhere")
+    for name, value in {"INITIAL": 2**9, "LARGEST": 2**11, "SMALLEST": 2**6}.items():  # a few rounds for a tensor
+        monkeypatch.setattr(shared_memory, name, value)
     return str(request.param)
 
 
@@ -356,7 +356,7 @@ def test_what_makes_no_machines_is_refused(attempt: Callable[[], Any], words: st
 
 def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not even while it is in use: the file has no name any more."""
-    monkeypatch.setattr(shared, "FOLDER", tmp_path)
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
 
     def fn(comm: Communicator) -> None:
         one = averager(comm, 2)
@@ -369,9 +369,9 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_ranks_that_cannot_share_memory_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: int) -> None:
-    monkeypatch.setattr(shared, "FOLDER", tmp_path)
-    mapped = shared._map
-    monkeypatch.setattr(shared, "_map", lambda path, size: None if next(turns) == lost else mapped(path, size))
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    mapped = shared_memory._map
+    monkeypatch.setattr(shared_memory, "_map", lambda path, size: None if next(turns) == lost else mapped(path, size))
     turns = iter(range(2))
     assert run_ranks(2, SharedMemory.open) == [None, None]
     assert not list(tmp_path.iterdir())
@@ -381,15 +381,15 @@ def test_memory_that_is_not_there_is_not_promised(monkeypatch: pytest.MonkeyPatc
     def full(*_: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(shared, "FOLDER", tmp_path)
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert run_ranks(2, SharedMemory.open) == [None, None]
     assert not list(tmp_path.iterdir())
 
 
 def test_it_grows_with_the_arrays_as_far_as_it_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A larger one has fewer turns; where there is no room for it, half of it is tried."""
-    make, asked = shared._make, []
+    """A larger one has fewer rounds; where there is no room for it, half of it is tried."""
+    make, asked = shared_memory._make, []
 
     def limited(size: int) -> Path | None:
         asked.append(size)
@@ -399,15 +399,15 @@ def test_it_grows_with_the_arrays_as_far_as_it_can(monkeypatch: pytest.MonkeyPat
         memory = SharedMemory.open(comm)
         assert memory is not None
         for size in (10, 10, 300_000, 2_000_000, 2_000_000, 6):
-            cuts, mine = Cuts((((0, size // 2),), ((size // 2, size),)), size), np.empty(size // 2, np.float32)
+            cuts, mine = Partition((((0, size // 2),), ((size // 2, size),)), size), np.empty(size // 2, np.float32)
             array = np.arange(size, dtype=np.float32)
-            memory.add_up(array * np.float32(comm.rank + 1), cuts, mine)
+            memory.reduce_scatter(array * np.float32(comm.rank + 1), cuts, mine)
             assert same_bits(mine, np.float32(3) * array[slice(*cuts.ranges[comm.rank][0])])
         return int(memory._halves.nbytes)
 
-    monkeypatch.setattr(shared, "FOLDER", tmp_path)
-    monkeypatch.setattr(shared, "_make", limited)
-    monkeypatch.setattr(shared, "FIRST", 2**17)
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    monkeypatch.setattr(shared_memory, "_make", limited)
+    monkeypatch.setattr(shared_memory, "INITIAL", 2**17)
     sizes = run_ranks(2, fn)
     assert sizes[0] == sizes[1] == max(size for size in asked if size < 3 * 2**20)
     assert len(asked) == len(set(asked)) < 10
@@ -419,6 +419,8 @@ def test_ranks_that_bring_different_tensors_are_told() -> None:
         memory = SharedMemory.open(comm)
         assert memory is not None
         with pytest.raises(CommMismatch, match=rf"ranks \[{1 - comm.rank}\].*other tensors"):
-            memory.add_up(np.zeros(8, np.float32), Cuts((((0, 4),), ((4, 8),)), comm.rank), np.empty(4, np.float32))
+            memory.reduce_scatter(
+                np.zeros(8, np.float32), Partition((((0, 4),), ((4, 8),)), comm.rank), np.empty(4, np.float32)
+            )
 
     run_ranks(2, fn)

@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 
 from .comm import Communicator
-from .comm.shared import Cuts, SharedMemory
+from .comm.shared_memory import Partition, SharedMemory
 from .exchange import Clock, Piece, Turn
 from .grid import Grid
 from .kernels import Array, index_dtype
@@ -110,7 +110,7 @@ class Nodes(Flat):
         whole = buffer.read()
         part = self._part(buffer.slices, whole.dtype)
         if self.memory is not None:
-            self.memory.add_up(whole, part.cuts, part.numbers)
+            self.memory.reduce_scatter(whole, part.cuts, part.numbers)
         else:
             self._add_up(whole, part)
         with np.errstate(all="ignore"):
@@ -135,7 +135,7 @@ class Nodes(Flat):
     def _give(self, buffer: Buffer, part: _Part, means: Array) -> None:
         whole = buffer.read()
         if self.memory is not None:
-            self.memory.spread(means, part.cuts, whole)
+            self.memory.all_gather(means, part.cuts, whole)
         else:
             for ranges, theirs in zip(part.cuts.ranges, self.inside.all_gather(means, part.name), strict=True):
                 numbers, at = np.frombuffer(theirs, means.dtype), 0
@@ -195,7 +195,7 @@ class _Part:
         bounds = [[item.start + at for at in grid.bounds(item.size)] for item in slices]
         ranges = tuple(tuple((at[j], at[j + 1]) for at in bounds) for j in range(grid.parts))
         text = "\n".join(f"{item.name} {item.start} {item.stop}" for item in slices)
-        self.cuts = Cuts(ranges, crc32(f"{dtype.str}\n{text}".encode()))
+        self.cuts = Partition(ranges, crc32(f"{dtype.str}\n{text}".encode()))
         self.name, self.names = slices[0].name, {item.name for item in slices}
         self.numbers = np.empty(self.cuts.size(part), dtype)
         found, at = [], 0

@@ -1,4 +1,4 @@
-"""How ranks talk: one `Communicator`, over threads in one process, torch.distributed or MPI.
+"""The `Communicator` of ranks that are threads of one process, processes of torch.distributed or processes of MPI.
 
 >>> from sparsewire.comm import run_ranks
 >>> run_ranks(2, lambda comm: [bytes(part) for part in comm.all_gather(b"ab"[: comm.rank + 1])])

@@ -10,21 +10,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import CommError, CommTimeout
-from .base import (
-    Array,
-    Bytes,
-    BytesLike,
-    Communicator,
-    Halves,
-    add_bfloat16,
-    as_bytes,
-    check_parts,
-    check_peer,
-    check_reducible,
-    check_root,
-)
-from .slots import SMALL, SlotGather, SlotSwap, length_of, pack, unpack
+from ..errors import CommArgumentError, CommError, CommTimeout
+from .base import Communicator
+from .buffers import Array, BFloat16Bits, Bytes, BytesLike, add_bfloat16, as_bytes
+from .checks import check_peer, check_reducible
 
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "bor": MPI.BOR}
 SPIN, PAUSE = 1e-3, 5e-5  # seconds; MPI moves data only while someone polls, so pauses stay short
@@ -40,49 +29,27 @@ class MPICommunicator(Communicator):
 
     def __init__(self, comm: Any = None, timeout: float = 60.0) -> None:
         self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
-        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        super().__init__(self._comm.Get_rank(), self._comm.Get_size())
         self._timeout = timeout
-        self._slots = SlotGather(self.size, self._gather_equal)
-        self._pairs = SlotSwap(self.rank, self.size, self._swap)
-        self._unusable = ""
         self._abandoned: list[Any] = []
-        self._add_halves: Any = None
-
-    def all_gather(self, data: BytesLike, channel: str = "") -> list[memoryview]:
-        return self._count(self._slots(data, channel))
-
-    def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
-        check_parts(self, parts)
-        return self._count(self._pairs(parts, channel))
+        self._add_op: Any = None
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         """MPI-4.1, 6.9.6, requires that all ranks receive identical results."""
         check_reducible(array, op)
         return self._reduce(np.ascontiguousarray(array), OPS[op]).reshape(array.shape)
 
-    def sum_bfloat16(self, bits: Halves) -> Halves:
+    def sum_bfloat16(self, bits: BFloat16Bits) -> BFloat16Bits:
         """MPI has no bfloat16, so it is told how to add."""
-        if self._add_halves is None:
-            self._add_halves = MPI.Op.Create(_add_halves, commute=True)
-        return self._reduce(np.ascontiguousarray(bits), self._add_halves)
+        if self._add_op is None:
+            self._add_op = MPI.Op.Create(_add_bfloat16, commute=True)
+        return self._reduce(np.ascontiguousarray(bits), self._add_op)
 
     def _reduce(self, mine: Array, op: Any) -> Array:
         total = np.empty_like(mine)
         self.bytes_received += mine.nbytes
         self._collective("all_reduce", mine.nbytes, self._comm.Iallreduce, mine, total, op)
         return total
-
-    def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
-        check_root(self, root)
-        mine = as_bytes(data if self.rank == root and data is not None else b"")
-        slot, rest = pack(mine, SMALL)
-        self._broadcast(slot, root)
-        if self.rank != root:
-            rest = np.empty(max(0, length_of(slot) - SMALL), np.uint8)
-        if rest.size:
-            self._broadcast(rest, root)
-        self.bytes_received += length_of(slot) if self.rank != root else 0
-        return unpack(slot, rest)
 
     def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
         check_peer(self, peer)
@@ -94,16 +61,16 @@ class MPICommunicator(Communicator):
         check_peer(self, peer)
         self._check_usable("recv")
         status = MPI.Status()
-        found: list[Any] = []
+        messages: list[Any] = []
 
         def probe() -> bool:
             message = self._comm.Improbe(peer, tag, status)
-            found.extend([message] if message is not None else [])
-            return bool(found)
+            messages.extend([message] if message is not None else [])
+            return bool(messages)
 
         self._poll("recv", probe)
         buffer = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-        self._wait("recv", found[0].Irecv, buffer)
+        self._wait("recv", messages[0].Irecv, buffer)
         self.bytes_received += buffer.size
         return buffer.tobytes()
 
@@ -112,34 +79,33 @@ class MPICommunicator(Communicator):
 
     def close(self) -> None:
         """Collective, as freeing a communicator is; a group that timed out is left for the process's end."""
-        self._close_splits()
-        self._slots.clear()
-        self._pairs.clear()
-        if not self._unusable:
-            self._unusable = "the communicator is closed"
-            if self._add_halves is not None:
-                self._add_halves.Free()
+        was_usable = not self._unusable
+        super().close()
+        if was_usable:
+            if self._add_op is not None:
+                self._add_op.Free()
             self._comm.Free()
 
-    def _part(self, members: Sequence[int]) -> MPICommunicator:
+    def _subgroup(self, members: Sequence[int]) -> MPICommunicator:
         split = self._comm.Split(members[0], self.rank)
-        part = MPICommunicator(split, self._timeout)
+        group = MPICommunicator(split, self._timeout)
         split.Free()
-        return part
+        return group
 
-    def _gather_equal(self, mine: Bytes, everyone: Bytes) -> None:
-        self._collective("all_gather", mine.size, self._comm.Iallgather, mine, everyone)
+    def _gather_equal(self, call: str, mine: Bytes, everyone: Bytes, members: Sequence[int]) -> None:
+        if len(members) < self.size:
+            raise CommArgumentError(f"{call}: MPI gathers from all ranks of a communicator; use split for some of them")
+        self._wait(call, self._comm.Iallgather, mine, everyone)
 
-    def _swap(self, mine: Bytes, sizes: list[int], found: Bytes, found_sizes: list[int]) -> None:
-        self._collective("all_to_all", mine.size, self._comm.Ialltoallv, [mine, sizes], [found, found_sizes])
+    def _all_to_all_sized(self, mine: Bytes, sizes: list[int], received: Bytes, received_sizes: list[int]) -> None:
+        self._collective("all_to_all", mine.size, self._comm.Ialltoallv, [mine, sizes], [received, received_sizes])
 
-    def _broadcast(self, buffer: Bytes, root: int) -> None:
+    def _broadcast_equal(self, buffer: Bytes, root: int) -> None:
         sent = buffer.size if root == self.rank else 0
         self._collective("broadcast", sent, self._comm.Ibcast, buffer, root)
 
     def _collective(self, name: str, nbytes: int, start: Callable[..., Any], *args: Any) -> None:
-        self.collectives += 1
-        self.bytes_sent += nbytes
+        self._begin(name, nbytes)
         self._wait(name, start, *args)
 
     def _wait(self, name: str, start: Callable[..., Any], *args: Any) -> None:
@@ -163,12 +129,8 @@ class MPICommunicator(Communicator):
                     raise CommTimeout(f"{name}: some rank did not arrive within {self._timeout:g} s")
                 time.sleep(PAUSE if waited > SPIN else 0)
 
-    def _check_usable(self, name: str) -> None:
-        if self._unusable:
-            raise CommError(f"{name}: {self._unusable}")
 
-
-def _add_halves(part: Any, total: Any, kind: Any) -> None:
+def _add_bfloat16(part: Any, total: Any, kind: Any) -> None:
     """An MPI operation: total += part."""
     into = np.frombuffer(total, np.uint16)
     into[:] = add_bfloat16(np.frombuffer(part, np.uint16), into)

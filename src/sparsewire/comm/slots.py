@@ -8,16 +8,17 @@ from zlib import crc32
 import numpy as np
 
 from ..errors import CommMismatch
-from .base import Bytes, BytesLike, as_bytes
+from .buffers import Bytes, BytesLike, as_bytes
 
 HEADER = 8
 SMALL = 512 - HEADER  # below this a message costs its latency, not its bytes
 LENGTH_BITS = 48
-PATIENCE = 8
-STEP = 16  # bytes that capacities are multiples of: with the sixteenth more, padding stays below a seventh
+LABELS = 2 ** (64 - LENGTH_BITS)
+SHRINK_AFTER = 8  # payloads in a row that are clearly smaller than their slot
+ROUND_TO = 16  # bytes that capacities are multiples of: with the sixteenth more, padding stays below a seventh
 
 GatherEqual = Callable[[Bytes, Bytes], None]
-SwapKnown = Callable[[Bytes, list[int], Bytes, list[int]], None]
+AllToAllSized = Callable[[Bytes, list[int], Bytes, list[int]], None]
 
 
 def pack(data: Bytes, capacity: int, label: int = 0) -> tuple[Bytes, Bytes]:
@@ -31,7 +32,8 @@ def length_of(slot: Bytes) -> int:
     return int(slot[:HEADER].view("<u8")[0]) & ((1 << LENGTH_BITS) - 1)
 
 
-def _label_of(slot: Bytes) -> int:
+def label_of(slot: Bytes) -> int:
+    """The label that `pack` was given."""
     return int(slot[:HEADER].view("<u8")[0]) >> LENGTH_BITS
 
 
@@ -55,10 +57,11 @@ class SlotGather:
     3. If some payload did not fit, a second collective moves the rests.
     4. Every rank derives the next capacity from the same lengths, so no rank needs to ask.
     All channels share one pair of buffers, as large as the largest slot: what was gathered holds until the next call.
+    Errors name the operation `call` and those of `ranks` that called another.
     """
 
-    def __init__(self, size: int, gather: GatherEqual) -> None:
-        self._size = size
+    def __init__(self, ranks: Sequence[int], gather: GatherEqual, call: str = "all_gather") -> None:
+        self._ranks, self._size, self._call = ranks, len(ranks), call
         self._gather = gather
         self._channels: dict[str, _Channel] = {}
         self._buffers = np.empty(0, np.uint8), np.empty(0, np.uint8)
@@ -70,13 +73,20 @@ class SlotGather:
         mine, everyone = self._views(HEADER + slots.capacity)
         rest = _fill(mine, as_bytes(data), slots.label)
         self._gather(mine, everyone.reshape(-1))
-        lengths = slots.lengths(everyone)
+        lengths = self._lengths(everyone, slots)
         parts = [row[HEADER : HEADER + n] for row, n in zip(everyone, lengths, strict=True)]
         excess = max(lengths) - slots.capacity
         if excess > 0:
             parts = self._append(parts, rest, lengths, excess)
         slots.adapt(max(lengths))
         return [part.data.toreadonly() for part in parts]
+
+    def _lengths(self, everyone: Bytes, slots: _Channel) -> list[int]:
+        headers = np.ascontiguousarray(everyone[:, :HEADER]).view("<u8")[:, 0]
+        others = np.flatnonzero(headers >> np.uint64(LENGTH_BITS) != slots.label).tolist()
+        if others:
+            raise _mismatch(self._call, slots.name, [self._ranks[place] for place in others])
+        return [int(header) & ((1 << LENGTH_BITS) - 1) for header in headers]
 
     def _append(self, heads: list[Bytes], rest: Bytes, lengths: list[int], excess: int) -> list[Bytes]:
         mine, everyone = np.zeros(excess, np.uint8), np.empty((self._size, excess), np.uint8)
@@ -103,34 +113,34 @@ class SlotGather:
         self._buffers = np.empty(0, np.uint8), np.empty(0, np.uint8)
 
 
-class SlotSwap:
+class SlotAllToAll:
     """Uneven all_to_all over one that must be told all lengths, in one collective while payloads keep about their size.
 
     As `SlotGather`, but every pair of ranks has a slot of its own, whose next capacity both ends derive from the length
-    that both know. A header also says whether anything that its sender has for whichever rank did not fit: so all
+    that both know. A header also says whether its sender has a payload that did not fit, for whichever rank: so all
     ranks know whether the rests follow.
     """
 
-    def __init__(self, rank: int, size: int, swap: SwapKnown) -> None:
-        self._rank, self._swap = rank, swap
+    def __init__(self, rank: int, size: int, all_to_all: AllToAllSized) -> None:
+        self._rank, self._all_to_all = rank, all_to_all
         self._peers = [peer for peer in range(size) if peer != rank]
         self._channels: dict[str, tuple[list[_Channel], list[_Channel]]] = {}
 
     def __call__(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
         mine = [as_bytes(parts[peer]) for peer in self._peers]
         to, of = self._slots(channel)
-        late = any(part.size > slot.capacity for part, slot in zip(mine, to, strict=True))
-        packed = [pack(part, slot.capacity, slot.pair_label | late) for part, slot in zip(mine, to, strict=True)]
+        overflow = any(part.size > slot.capacity for part, slot in zip(mine, to, strict=True))
+        packed = [pack(part, slot.capacity, slot.pair_label | overflow) for part, slot in zip(mine, to, strict=True)]
         slots = self._move([head for head, _ in packed], [HEADER + slot.capacity for slot in of])
-        found = [slot[HEADER : HEADER + length_of(slot)] for slot in slots]
-        if self._late(slots, of) or late:
-            missing = [length_of(slot) - part.size for slot, part in zip(slots, found, strict=True)]
+        received = [slot[HEADER : HEADER + length_of(slot)] for slot in slots]
+        if self._any_overflow(slots, of) or overflow:
+            missing = [length_of(slot) - part.size for slot, part in zip(slots, received, strict=True)]
             tails = self._move([rest for _, rest in packed], missing)
-            found = [np.concatenate(pair) for pair in zip(found, tails, strict=True)]
-        for slot, part in zip([*to, *of], [*mine, *found], strict=True):
+            received = [np.concatenate(pair) for pair in zip(received, tails, strict=True)]
+        for slot, part in zip([*to, *of], [*mine, *received], strict=True):
             slot.adapt(part.size)
-        found.insert(self._rank, as_bytes(parts[self._rank]).copy())
-        return [part.data.toreadonly() for part in found]
+        received.insert(self._rank, as_bytes(parts[self._rank]).copy())
+        return [part.data.toreadonly() for part in received]
 
     def _slots(self, name: str) -> tuple[list[_Channel], list[_Channel]]:
         """The slots to all peers, and those from them."""
@@ -139,19 +149,19 @@ class SlotSwap:
         return self._channels[name]
 
     def _move(self, parts: list[Bytes], sizes: list[int]) -> list[Bytes]:
-        mine, found = np.concatenate([np.empty(0, np.uint8), *parts]), np.empty(sum(sizes), np.uint8)
-        self._swap(mine, self._by_rank([part.size for part in parts]), found, self._by_rank(sizes))
-        return np.split(found, np.cumsum(sizes)[:-1]) if sizes else []
+        mine, received = np.concatenate([np.empty(0, np.uint8), *parts]), np.empty(sum(sizes), np.uint8)
+        self._all_to_all(mine, self._by_rank([part.size for part in parts]), received, self._by_rank(sizes))
+        return np.split(received, np.cumsum(sizes)[:-1]) if sizes else []
 
     def _by_rank(self, sizes: list[int]) -> list[int]:
         return [*sizes[: self._rank], 0, *sizes[self._rank :]]
 
-    def _late(self, slots: list[Bytes], of: list[_Channel]) -> bool:
-        """Whether some other rank has more for anyone than the slot between them takes."""
-        labels = [_label_of(slot) for slot in slots]
-        strangers = [p for p, label, slot in zip(self._peers, labels, of, strict=True) if label & ~1 != slot.pair_label]
-        if strangers:
-            raise _mismatch("all_to_all", of[0].name, strangers)
+    def _any_overflow(self, slots: list[Bytes], of: list[_Channel]) -> bool:
+        """Whether some other rank has more for any rank than the slot between them takes."""
+        labels = [label_of(slot) for slot in slots]
+        others = [p for p, label, slot in zip(self._peers, labels, of, strict=True) if label & ~1 != slot.pair_label]
+        if others:
+            raise _mismatch("all_to_all", of[0].name, others)
         return any(label & 1 for label in labels)
 
     def clear(self) -> None:
@@ -163,18 +173,10 @@ class _Channel:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.label = crc32(name.encode()) & 0xFFFF
+        self.label = crc32(name.encode()) % LABELS
         self.capacity = 0
-        self._loose = self._peak = 0
+        self._small_in_a_row = self._largest_of_these = 0
         self._resize(SMALL)
-
-    def lengths(self, everyone: Bytes) -> list[int]:
-        headers = np.ascontiguousarray(everyone[:, :HEADER]).view("<u8")[:, 0]
-        strangers = np.flatnonzero(headers >> np.uint64(LENGTH_BITS) != self.label)
-        if strangers.size:
-            names = strangers.tolist()
-            raise _mismatch("all_gather", self.name, names)
-        return [int(header) & ((1 << LENGTH_BITS) - 1) for header in headers]
 
     @property
     def pair_label(self) -> int:
@@ -186,16 +188,16 @@ class _Channel:
 
         Too small costs one more collective, too large costs padding on every step.
         """
-        self._loose = self._loose + 1 if 8 * largest < 7 * self.capacity else 0
-        self._peak = max(self._peak, largest) if self._loose else 0
+        self._small_in_a_row = self._small_in_a_row + 1 if 8 * largest < 7 * self.capacity else 0
+        self._largest_of_these = max(self._largest_of_these, largest) if self._small_in_a_row else 0
         if largest > self.capacity or 2 * largest < self.capacity:
             self._resize(largest)
-        elif self._loose == PATIENCE:
-            self._resize(self._peak)
+        elif self._small_in_a_row == SHRINK_AFTER:
+            self._resize(self._largest_of_these)
 
     def _resize(self, largest: int) -> None:
-        self._loose = self._peak = 0
-        self.capacity = max(SMALL, -(-(largest + largest // 16) // STEP) * STEP)
+        self._small_in_a_row = self._largest_of_these = 0
+        self.capacity = max(SMALL, -(-(largest + largest // 16) // ROUND_TO) * ROUND_TO)
 
 
 def _mismatch(call: str, channel: str, ranks: list[int]) -> CommMismatch:

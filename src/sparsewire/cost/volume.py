@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from ..comm import Communicator
-from ..comm.base import Array, BytesLike, Halves, as_bytes
+from ..comm.buffers import Array, BFloat16Bits, Bytes, BytesLike, as_bytes
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Tally(Communicator):
     """Passes every call on, and adds up by collective what the rules say of it."""
 
     def __init__(self, comm: Communicator) -> None:
+        super().__init__(comm.rank, comm.size)
         self._comm = comm
-        self.rank, self.size = comm.rank, comm.size
         self.kinds: dict[str, Volume] = {}
 
     @property
@@ -97,7 +97,7 @@ class Tally(Communicator):
         self._add("all_reduce", all_reduce(array.nbytes, self.size))
         return self._comm.all_reduce(array, op)
 
-    def sum_bfloat16(self, bits: Halves) -> Halves:
+    def sum_bfloat16(self, bits: BFloat16Bits) -> BFloat16Bits:
         self._add("all_reduce", all_reduce(bits.nbytes, self.size))
         return self._comm.sum_bfloat16(bits)
 
@@ -119,12 +119,15 @@ class Tally(Communicator):
         self._comm.barrier()
 
     def close(self) -> None:
-        self._close_splits()
+        super().close()
         self._comm.close()
 
-    def _part(self, members: Sequence[int]) -> Tally:
+    def _gather_equal(self, call: str, mine: Bytes, everyone: Bytes, members: Sequence[int]) -> None:
+        self._comm._gather_equal(call, mine, everyone, members)
+
+    def _subgroup(self, members: Sequence[int]) -> Tally:
         """What a group that is split off moves is counted here."""
-        part = Tally(self._comm._part(members))
+        part = Tally(self._comm._subgroup(members))
         part.kinds = self.kinds
         return part
 
