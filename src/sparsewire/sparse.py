@@ -115,8 +115,10 @@ class Sparse:
         if dtype not in DTYPES:
             raise InputError(f"values must be one of {', '.join(DTYPES)}, not {dtype}; convert them first")
         shape = tuple(int(n) for n in self.shape)
-        if any(n < 0 for n in shape) or math.prod(shape) >= 2**63:
-            raise InputError(f"a shape needs sizes ≥ 0 and fewer than 2**63 elements, not {shape}")
+        if any(n < 0 for n in shape) or not possible(shape):
+            raise InputError(
+                f"a shape needs sizes ≥ 0 and fewer than 2**63 elements (2**60 but for sides of 0), not {shape}"
+            )
         if values.dtype.name == "bfloat16":
             values = from_bfloat16(values.view(np.uint16))
         object.__setattr__(self, "dtype", dtype)
@@ -205,6 +207,15 @@ class Sparse:
     def __repr__(self) -> str:
         rows = f" of {self.width} numbers" if self.width > 1 else ""
         return f"Sparse({self.count} of {self.size} entries{rows}, shape={self.shape}, dtype={self.dtype})"
+
+
+def possible(shape: Sequence[int]) -> bool:
+    """Whether an array can have this shape. NumPy counts the bytes of an empty one as if no side were 0.
+
+    >>> possible((3, 0, 7)), possible((0, 2**60))
+    (True, False)
+    """
+    return math.prod(shape) < 2**63 if all(shape) else math.prod(side for side in shape if side) < 2**60
 
 
 def entries(numbers: Array, width: int) -> Array:

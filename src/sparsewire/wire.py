@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .binary import Reader, varint
 from .errors import ChecksumError, FrameError, HeaderError, InputError, LimitExceeded, TruncatedFrame, UnknownVersion
+from .sparse import possible
 
 MAGIC, BUNDLE_MAGIC = b"\x89SWF", b"\x89SWB"
 DOWN_MAGIC, UP_MAGIC = b"\x89SWD", b"\x89SWU"
@@ -199,8 +200,8 @@ def _shape(reader: Reader, max_numel: int | None) -> tuple[int, ...]:
     if dimensions > MOST_DIMENSIONS:
         raise HeaderError(f"{dimensions} dimensions, at most {MOST_DIMENSIONS} are allowed")
     shape = tuple(reader.varint() for _ in range(dimensions))
-    if math.prod(shape) >= 2**63:
-        raise HeaderError("2**63 elements or more")
+    if not possible(shape):
+        raise HeaderError(f"a tensor of shape {shape}, which no array can have")
     if max_numel is not None and math.prod(shape) > max_numel:
-        raise LimitExceeded(f"{math.prod(shape)} elements, the caller allows max_numel={max_numel}")
+        raise LimitExceeded(f"{math.prod(shape)} elements, more than max_numel={max_numel} allows", "max_numel")
     return shape
