@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,6 +52,9 @@ class TorchCommunicator(Communicator):
         self._pairs = SlotSwap(self.rank, self.size, self._swap)
         self._closed = False
         self._abandoned: list[Any] = []
+        # Gloo's two threads let go of a collective's buffers after it has ended, NumPy's only under the interpreter's
+        # lock; torch 2.4 and 2.5 hold that lock while they end a group and wait for those threads.
+        self._latest: deque[tuple[Any, ...]] = deque(maxlen=2)
         self._own = False  # whether the group ends with this communicator
 
     @property
@@ -132,6 +136,7 @@ class TorchCommunicator(Communicator):
             dist.destroy_process_group(group)
         del group
         self._abandoned.clear()
+        self._latest.clear()
         self._slots.clear()
         self._pairs.clear()
 
@@ -188,6 +193,7 @@ class TorchCommunicator(Communicator):
     def _call(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._closed:
             raise CommError(f"{name}: the communicator is closed")
+        self._latest.append(args)
         try:
             return fn(*args, group=self._group, **kwargs)
         except (RuntimeError, ValueError) as error:
