@@ -24,7 +24,7 @@ MISSING = [
     if not found
 ]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}")
-# CMake's own checks are compiled as they are; kernels and nanobind either not at all, or as empty files, which is quick.
+# The checks of CMake are compiled as they are; kernels and nanobind not at all, or as empty files, which is quick.
 FAKE = f"""#!{sys.executable}
 import os, sys
 words = sys.argv[1:]

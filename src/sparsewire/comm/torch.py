@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +29,7 @@ from .base import (
 from .groups import new_group
 from .slots import HEADER, SMALL, SlotGather, SlotSwap, length_of, pack, unpack
 
+RELEASE = 0.5  # seconds
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
 CPU = torch.device("cpu")
 # Torch 2.13 renamed it and warns about the old name, which is the only one that earlier versions know.
@@ -52,9 +55,7 @@ class TorchCommunicator(Communicator):
         self._pairs = SlotSwap(self.rank, self.size, self._swap)
         self._closed = False
         self._abandoned: list[Any] = []
-        # Gloo's two threads let go of a collective's buffers after it has ended, NumPy's only under the interpreter's
-        # lock; torch 2.4 and 2.5 hold that lock while they end a group and wait for those threads.
-        self._latest: deque[tuple[Any, ...]] = deque(maxlen=2)
+        self._lent: deque[weakref.ref[Array]] = deque(maxlen=64)  # the last arrays that the engine was given
         self._own = False  # whether the group ends with this communicator
 
     @property
@@ -134,11 +135,18 @@ class TorchCommunicator(Communicator):
         group, self._group = self._group, None
         if self._own and group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
+        self._await_release()
         del group
         self._abandoned.clear()
-        self._latest.clear()
         self._slots.clear()
         self._pairs.clear()
+
+    def _await_release(self) -> None:
+        """Until gloo's threads have let go of the arrays of collectives that have ended, which takes the interpreter's
+        lock: torch 2.4 and 2.5 hold that while they end a group and wait for these threads."""
+        end = time.monotonic() + RELEASE
+        while any(array() is not None for array in self._lent) and time.monotonic() < end:
+            time.sleep(0.001)
 
     def _part(self, members: Sequence[int]) -> TorchCommunicator:
         parent = self._group or dist.group.WORLD
@@ -175,7 +183,9 @@ class TorchCommunicator(Communicator):
 
     def _stage(self, array: Array, filled: bool = True) -> torch.Tensor:
         """The array's memory itself on CPU; on a device, a tensor from torch's caching allocator."""
-        host = torch.from_numpy(array)
+        view = array.view()
+        self._lent.append(weakref.ref(view))
+        host = torch.from_numpy(view)
         if self._device == CPU:
             return host
         staged = torch.empty_like(host, device=self._device)
@@ -193,7 +203,6 @@ class TorchCommunicator(Communicator):
     def _call(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._closed:
             raise CommError(f"{name}: the communicator is closed")
-        self._latest.append(args)
         try:
             return fn(*args, group=self._group, **kwargs)
         except (RuntimeError, ValueError) as error:
