@@ -56,6 +56,7 @@ class TorchCommunicator(Communicator):
         self._closed = False
         self._abandoned: list[Any] = []
         self._lent: deque[weakref.ref[Array]] = deque(maxlen=64)  # the last arrays that the engine was given
+        self._reduced: deque[torch.Tensor] = deque(maxlen=16)  # the last tensors; see `_await_release`
         self._own = False  # whether the group ends with this communicator
 
     @property
@@ -86,6 +87,7 @@ class TorchCommunicator(Communicator):
         nbytes = tensor.numel() * tensor.element_size()
         self.bytes_received += nbytes
         numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        self._reduced += (tensor, numbers)
         begun: dist.Work = self._collective("all_reduce", nbytes, _start_all_reduce, numbers, OPS[op])
         return begun
 
@@ -138,12 +140,14 @@ class TorchCommunicator(Communicator):
         self._await_release()
         del group
         self._abandoned.clear()
+        self._reduced.clear()
         self._slots.clear()
         self._pairs.clear()
 
     def _await_release(self) -> None:
         """Until gloo's threads have let go of the arrays of collectives that have ended, which takes the interpreter's
-        lock: torch 2.4 and 2.5 hold that while they end a group and wait for these threads."""
+        lock: torch 2.4 and 2.5 hold that while they end a group and wait for these threads. Tensors are kept until
+        then, so that the threads do not have to free them."""
         end = time.monotonic() + RELEASE
         while any(array() is not None for array in self._lent) and time.monotonic() < end:
             time.sleep(0.001)
