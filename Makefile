@@ -4,13 +4,24 @@ PY     := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 NATIVE := $(wildcard src/sparsewire/kernels/native/*.cpp src/sparsewire/kernels/native/*.hpp)
 
-.PHONY: demo test check lint bench lab sanitize fuzz clean
+OLD       := .venv-old-torch
+OLD_TORCH := 2.4.0
+
+.PHONY: demo test test-old-torch check lint bench lab sanitize fuzz clean
 
 demo: $(READY)
 	$(PY) -m sparsewire demo
 
 test: $(READY)
 	$(PY) -m pytest
+
+# The torch tests with the oldest torch that is supported, in an environment of its own (docs/TRAINING.md). PyPI has it
+# with CUDA only, 3 GB.
+test-old-torch:
+	test -x $(OLD)/bin/python || python3 -m venv $(OLD)
+	$(OLD)/bin/python -m pip install -q 'torch==$(OLD_TORCH)' 'numpy<2.1'
+	$(OLD)/bin/python -m pip install -q '.[zstd]' pytest pytest-timeout hypothesis ml_dtypes
+	$(OLD)/bin/python -m pytest tests/test_torch*.py tests/test_local*.py tests/test_comm*.py tests/test_nodes.py tests/test_dcp.py
 
 lint: $(READY)
 	$(VENV)/bin/ruff check src tests benchmarks examples
@@ -46,6 +57,6 @@ $(READY): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLD) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f src/sparsewire/kernels/_native*.so

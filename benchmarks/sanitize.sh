@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 cmake=$(command -v cmake || echo "$(dirname "$python")/cmake")
 "$cmake" -S . -B "$work/build" -DCMAKE_BUILD_TYPE=Debug -DSPARSEWIRE_SANITIZE=ON -DPython_EXECUTABLE="$python" >"$work/log" ||
   { cat "$work/log"; exit 1; }
-"$cmake" --build "$work/build" -j 2 >"$work/log" || { cat "$work/log"; exit 1; }
+"$cmake" --build "$work/build" --target _native -j 2 >"$work/log" || { cat "$work/log"; exit 1; }
 
 # The package as it is, with the sanitized extension in place of the built one.
 mkdir "$work/package"

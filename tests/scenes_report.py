@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import tracemalloc
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 from scenes_attach import Words, assert_equal_gradients, backward, build, descend
 from torch import nn
 from torch_ranks import EXACT, Stage, sparse_kept
 
-from sparsewire import kernels
+from sparsewire.layout import Buffer
 from sparsewire.sparse import Sparse
 from sparsewire.torch import attach, dgc_schedule
 
@@ -75,21 +79,25 @@ def travels_dense_in_one(stage: Stage, exclude: list[str], dense_below: int) -> 
         return link.comm.collectives - before
 
 
-def allocates(stage: Stage, scheme: str, **settings: Any) -> tuple[int, int, str]:
-    """(peak of NumPy's memory during a step in the steady state, size of the gradients, which kernels)."""
+def hands_over_buckets(stage: Stage, scheme: str, **settings: Any) -> list[bool]:
+    """Whether what the averager gets of each bucket is the bucket's own memory, and what comes back is, too."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1024, 2048), nn.Linear(2048, 1024, bias=False))
-    wired = stage.ddp(model)
-    with attach(wired, scheme, **settings):
-        for step in range(5):
-            if step == 4:
-                tracemalloc.start()
+    model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 64, bias=False))
+    wired, same, buckets = stage.ddp(model), [], []
+    with attach(wired, scheme, **settings) as link:
+        put, handle = link.averager.put_buffers, link.handle
+        link.handle = lambda bucket: (buckets.append(bucket.buffer()), handle(bucket))[1]
+
+        def look(buffers: Sequence[Buffer]) -> None:
+            same.extend(one.take().ctypes.data == buckets.pop(0).data_ptr() and not one.copies for one in buffers)
+            put(buffers)
+
+        link.averager.put_buffers = look
+        for step in range(3):
             stage.seed(step)
-            wired(torch.randn(2, 1024)).square().mean().backward()
+            wired(torch.randn(2, 64)).square().mean().backward()
             wired.zero_grad()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    return peak, sum(one.numel() for one in model.parameters()) * 4, kernels.backend()
+    return same
 
 
 def sparse_equals_dense(stage: Stage) -> None:
@@ -109,7 +117,8 @@ def sparse_equals_dense(stage: Stage) -> None:
 
 
 def never_dense(stage: Stage) -> tuple[int, int]:
-    """(peak, size) of a step with an embedding that is much larger than its gradient."""
+    """(most numbers of an array that was made, numbers of the table) in steps with an embedding that is much larger
+    than its gradient."""
     words, width = 200_000, 16
     torch.manual_seed(0)
     model = nn.EmbeddingBag(words, width, sparse=True, mode="sum")
@@ -117,20 +126,46 @@ def never_dense(stage: Stage) -> tuple[int, int]:
     kept = torch.Tensor.to_dense, Sparse.to_dense
     torch.Tensor.to_dense = Sparse.to_dense = _refuse
     try:
-        with attach(wired, "topk(1%) | values=qsgd(bits=4) | memory=residual") as link:
+        with attach(wired, "topk(1%) | values=qsgd(bits=4) | memory=residual") as link, ExitStack() as watching:
             for step in range(4):
-                if step == 1:
-                    tracemalloc.start()
+                if step == 1:  # the first makes the residual
+                    made = watching.enter_context(made_arrays())
                 stage.seed(step)
                 wired(torch.randint(0, words, (20, 5))).square().mean().backward()
                 assert model.weight.grad.is_sparse
                 model.zero_grad()
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
+            watching.close()
             assert sparse_kept(link.state_dict())["weight"]["values"].numel() > 0
     finally:
         torch.Tensor.to_dense, Sparse.to_dense = kept
-    return peak, words * width * 4
+    return max(made), words * width
+
+
+MAKERS = [(np, name) for name in ("empty", "zeros", "ones", "full", "arange", "bincount", "empty_like", "zeros_like")]
+MAKERS += [(torch, name) for name in ("empty", "zeros", "ones", "full", "arange", "empty_like", "zeros_like")]
+
+
+@contextmanager
+def made_arrays() -> Iterator[list[int]]:
+    """The sizes of arrays as they are made, on all threads: nothing sparse becomes dense without one of these.
+
+    Not `tracemalloc`, which crashes the interpreter when it starts or stops beside the engine's threads.
+    """
+    sizes: list[int] = []
+
+    def watched(make: Callable[..., Any]) -> Callable[..., Any]:
+        def watch(*args: Any, **settings: Any) -> Any:
+            found = make(*args, **settings)
+            if getattr(found, "layout", torch.strided) == torch.strided:
+                sizes.append(math.prod(found.shape))
+            return found
+
+        return watch
+
+    with ExitStack() as patches:
+        for module, name in MAKERS:
+            patches.enter_context(mock.patch.object(module, name, watched(getattr(module, name))))
+        yield sizes
 
 
 def _refuse(*_: Any) -> Any:

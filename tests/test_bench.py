@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import colours_of
 
 from sparsewire.cli import main
 from sparsewire.lab import bench_rates
@@ -60,7 +61,7 @@ def test_entropy_is_the_cheapest_at_every_error(gradients, tmp_path, capsys):
     assert curves >= {"entropy", "qsgd", "qsgd+deflate", "quantile", "fit_poly", "fit_dexp", "half", "bfloat16"}
     for verdict in (verdict for one in found["inputs"] for verdict in one["verdicts"]):
         assert max(verdict[who]["error"] for who in ("ours", "other")) <= verdict["error"]
-    assert (tmp_path / "new" / "rates.png").read_bytes().startswith(b"\x89PNG")
+    assert colours_of(tmp_path / "new" / "rates.png") >= 10
     assert "rates.png" in capsys.readouterr().out
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import warm
 from command_line import fails, run
+from drawn import colours_of
 
 from sparsewire.comm import run_ranks
 from sparsewire.cost import volume
@@ -161,7 +162,7 @@ def test_bytes_times_and_the_way_to_10000_ranks(tmp_path, capsys, monkeypatch):
     assert max(row["ranks"] for row in found["ahead"]) == 10_000
     out = capsys.readouterr().out
     assert "16 : 4" in out and "10,000 ranks" in out and "x.png" in out
-    assert (tmp_path / "new" / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert colours_of(tmp_path / "new" / "x.png") >= 5
 
 
 def test_links_that_cannot_be_limited_are_named_with_the_reason(monkeypatch, capsys):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import warm
 from digits import save_digits
+from drawn import colours_of
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "exchanges.py"
 USERS, ITEMS, STEPS = 12, 295, 3
@@ -54,7 +55,7 @@ def test_sparse_gradients_travel_in_every_way(folder: Path) -> None:
         assert dense["wire"] == STEPS * 1.5 * 4 * dense["parameters"] > dense["others"] > 0
         assert f"{sent['coded'] / sent['raw']:.1%}" in text
     assert rows["ncf dense"]["compressed"] == STEPS * 1.5 * 4 * 64 * (USERS + ITEMS)
-    assert (folder / "out.png").stat().st_size > 10_000
+    assert colours_of(folder / "out.png") >= 4
 
 
 def test_exchanges_and_masks_are_compared_with_dense(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import warm
+from drawn import colours_of
 
 from sparsewire.cli import main
 from sparsewire.lab import bench_train, demo, launch, measure
@@ -42,8 +43,7 @@ def test_the_demo_draws_a_picture(shown):
     folder, _, out = shown
     picture = folder / "pictures" / "demo.png"
     assert str(picture) in out
-    data = picture.read_bytes()
-    assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.rstrip().endswith(b"IEND\xaeB`\x82") and len(data) > 10_000
+    assert colours_of(picture) >= 2
 
 
 def test_the_demo_prints_what_it_measured(shown):

@@ -107,6 +107,11 @@ def test_without_the_extension_it_works_and_warns_exactly_once() -> None:
     assert "C++ compiler" in out
 
 
+def test_without_the_extension_the_import_is_no_error_where_warnings_are() -> None:
+    run = python(BLOCKED + "import sparsewire", "-W", "error", SPARSEWIRE_KERNELS="")
+    assert run.stderr.count("NumPy kernels") == 1
+
+
 def test_without_the_extension_native_kernels_cannot_be_chosen() -> None:
     code = BLOCKED + (
         "from sparsewire import kernels\ntry: kernels.use('native')\nexcept ImportError as error: print(error)"

@@ -41,13 +41,12 @@ def test_a_step_is_one_collective_per_bucket_and_one_for_all_that_is_small(ranks
 
 
 @pytest.mark.parametrize("per", ["parameter", "bucket", "model"])
-def test_a_steady_step_makes_no_dense_arrays(ranks: Pool, per: str) -> None:
-    scheme = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
-    for peak, dense, backend in ranks.play("report.allocates", ranks=2, scheme=scheme, select_per=per)[:2]:
-        if backend == "reference":
-            pytest.skip("the NumPy kernels make dense arrays; this is about the native ones")
-        assert dense > 16e6
-        assert peak < dense / 8
+def test_buckets_are_compressed_where_they_lie(ranks: Pool, per: str) -> None:
+    """What is done with them makes no dense arrays, either: test_averager_memory.py."""
+    for same in ranks.play("report.hands_over_buckets", ranks=2, scheme="topk(1%) | memory=residual", select_per=per)[
+        :2
+    ]:
+        assert len(same) >= 3 and all(same)
 
 
 def test_a_sparse_gradient_is_the_mean_of_the_dense_ones(ranks: Pool) -> None:
@@ -55,8 +54,8 @@ def test_a_sparse_gradient_is_the_mean_of_the_dense_ones(ranks: Pool) -> None:
 
 
 def test_a_sparse_gradient_never_becomes_dense(ranks: Pool) -> None:
-    for peak, dense in ranks.play("report.never_dense"):
-        assert peak < dense / 20
+    for largest, dense in ranks.play("report.never_dense"):
+        assert 0 < largest < dense / 20
 
 
 @pytest.mark.parametrize("values", ["qsgd(bits=2)", "half", "raw"])

@@ -32,7 +32,7 @@ from .scheme import Scheme, scheme
 from .sparse import Sparse
 
 DEFAULT_SCHEME = "topk(1%)"
-MAX_DENSE = 2**31
+MAX_DENSE = 2**28
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -166,7 +166,7 @@ def _apart(source: Path, output: Path) -> Path:
 
 
 def _sizes(frame: bytes) -> list[str]:
-    info = codec.inspect(frame)
+    info = codec.inspect(frame, max_entries=sys.maxsize)
     bits = number(info["bits_per_entry"]["total"])
     return [f"{info['bytes']:,}", number(info["ratio"], 1), bits, f"{info['k']:,}"]
 
@@ -174,7 +174,7 @@ def _sizes(frame: bytes) -> list[str]:
 def _decode(args: argparse.Namespace) -> int:
     most = args.max_numel or (None if args.sparse else MAX_DENSE)
     with _blaming(args.input, "" if args.sparse else "--sparse writes the entries only; "):
-        found = codec.decode(args.input.read_bytes(), max_numel=most)
+        found = codec.decode(args.input.read_bytes(), max_numel=most, max_entries=args.max_entries)
     output = _apart(args.input, args.output or args.input.with_suffix(".npz" if args.sparse else ".npy"))
     write_file(output, functools.partial(_save_entries if args.sparse else _save_dense, found))
     kind = found.dtype if found.values.dtype == found.dtype else f"{found.dtype} saved as {found.values.dtype}"
@@ -191,7 +191,11 @@ def _save_entries(found: Sparse, file: BinaryIO) -> None:
 
 
 def _save_dense(found: Sparse, file: BinaryIO) -> None:
-    np.save(file, found.to_dense(), allow_pickle=False)
+    try:
+        dense = found.to_dense()
+    except (MemoryError, ValueError) as error:  # NumPy says the latter of what is beyond the address space
+        raise MemoryError(f"{found.numel:,} elements ({error}); --sparse writes the entries only") from None
+    np.save(file, dense, allow_pickle=False)
 
 
 @contextmanager
@@ -200,14 +204,15 @@ def _blaming(source: object, instead: str = "") -> Iterator[None]:
     try:
         yield
     except LimitExceeded as error:
-        raise LimitExceeded(f"{source}: {error}; {instead}--max-numel N allows more") from None
+        more = f"{instead if error.setting == 'max_numel' else ''}--{error.setting.replace('_', '-')} N allows more"
+        raise LimitExceeded(f"{source}: {error}; {more}", error.setting) from None
     except SparsewireError as error:
         raise SparsewireError(f"{source}: {error}") from None
 
 
 def _inspect(args: argparse.Namespace) -> int:
     with _blaming(args.input):
-        info = codec.inspect(args.input.read_bytes(), max_entries=2**63)
+        info = codec.inspect(args.input.read_bytes(), max_entries=sys.maxsize)
     publish(_describe_frame(info), info, args.json)
     return 0
 
@@ -277,5 +282,7 @@ def _add_decode(commands: Any) -> None:
         action="store_true",
         help="a .npz of indices, values and shape; of coefficients also width and transform",
     )
-    limit = "refuse larger tensors (default: 2**31 dense, no limit sparse)"
+    limit = "refuse larger tensors (default: 2**28 elements dense, no limit sparse)"
     parser.add_argument("--max-numel", type=count, metavar="N", help=limit)
+    most = "refuse more entries (default: 2**22, or 16 per byte of the file)"
+    parser.add_argument("--max-entries", type=count, metavar="N", help=most)

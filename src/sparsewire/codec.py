@@ -18,7 +18,8 @@ from .scheme import Scheme, Spec, from_record, scheme
 from .seal import is_ordered
 from .sparse import Sparse
 
-MAX_ENTRIES = 2**28
+MAX_ENTRIES = 2**22  # numbers that any frame may hold unless the caller says otherwise; larger frames: more
+ENTRIES_PER_BYTE = 16
 Result = TypeVar("Result")
 
 
@@ -40,15 +41,24 @@ def piece_of(tensor: host.Dense | Sparse, name: str, state: State | None = None)
     return Piece(name, flat, tensor.shape, tensor.dtype, {} if state is None else state)
 
 
-def decode(frame: wire.Data, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES) -> Sparse:
-    """The tensor in a frame. Bytes that are no frame, or promise more than allowed, raise a `FrameError`."""
+def decode(frame: wire.Data, *, max_numel: int | None = None, max_entries: int | None = None) -> Sparse:
+    """The tensor in a frame. Bytes that are no frame, or promise more than allowed, raise a `FrameError`.
+
+    `max_entries` is the most numbers that the frame may hold: by default 2**22, or 16 per byte of the frame if that is
+    more. `max_numel` is the most elements that the tensor may have, which matters to those who call `to_dense()`.
+
+    >>> import numpy as np
+    >>> everything = encode(np.ones(2**22 + 1, np.float32), "topk(100%)")     # less than 100 bytes
+    >>> decode(everything, max_entries=2**23).count
+    4194305
+    """
     return decode_parsed(_open(frame, max_numel, max_entries))
 
 
-def decode_bundle(data: wire.Data, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES) -> list[Sparse]:
+def decode_bundle(data: wire.Data, *, max_numel: int | None = None, max_entries: int | None = None) -> list[Sparse]:
     """The tensors of a bundle (`wire.pack_bundle`): `max_numel` is for each of them, `max_entries` for all together."""
     frames = wire.unpack_bundle(data, max_numel)
-    _allow(sum(frame.count for frame in frames), frames[0].width, max_entries)
+    _allow(sum(frame.count for frame in frames), frames[0].width, _most(data, max_entries))
     return [decode_parsed(frame) for frame in frames]
 
 
@@ -94,7 +104,7 @@ def _sparse(parsed: wire.Frame, s: Scheme, indices: Array, values: Array) -> Spa
     return Sparse(indices, values, parsed.shape, parsed.dtype, parsed.width, transform)
 
 
-def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int = MAX_ENTRIES) -> dict[str, Any]:
+def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int | None = None) -> dict[str, Any]:
     """What a frame says of itself: version, scheme, shape, k, bytes per section, bits per entry.
 
     `bound_bits_per_entry` is log2 C(d, k) / k: what uniformly spread indices cost at least.
@@ -147,16 +157,21 @@ def bound_bits(numel: int, count: int) -> float:
     return max(0.0, logs / math.log(2))
 
 
-def _open(frame: wire.Data, max_numel: int | None, max_entries: int) -> wire.Frame:
+def _open(frame: wire.Data, max_numel: int | None, max_entries: int | None) -> wire.Frame:
     parsed = wire.unpack(frame, max_numel)
-    _allow(parsed.count, parsed.width, max_entries)
+    _allow(parsed.count, parsed.width, _most(frame, max_entries))
     return parsed
+
+
+def _most(data: wire.Data, max_entries: int | None) -> int:
+    """The caller's cap. Without one, memory is at most a multiple of what the sender took the trouble to send."""
+    return max(MAX_ENTRIES, ENTRIES_PER_BYTE * memoryview(data).nbytes) if max_entries is None else max_entries
 
 
 def _allow(count: int, width: int, max_entries: int) -> None:
     if count * width > max_entries:
         what = f"{count} entries" + (f" of {width} numbers" if width > 1 else "")
-        raise LimitExceeded(f"{what}, the caller allows max_entries={max_entries}")
+        raise LimitExceeded(f"{what}, more than max_entries={max_entries} allows", "max_entries")
 
 
 def _decode_ordered(parsed: wire.Frame, s: Scheme, ctx: Context) -> Sparse:

@@ -50,7 +50,11 @@ class SectionError(FrameError):
 
 
 class LimitExceeded(FrameError):
-    """The frame promises more than the caller allowed."""
+    """The frame promises more than the caller allowed; `setting` names the cap that a caller may raise."""
+
+    def __init__(self, message: str, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class CommError(SparsewireError):

@@ -203,5 +203,5 @@ def _shape(reader: Reader, max_numel: int | None) -> tuple[int, ...]:
     if not is_shape(shape):
         raise HeaderError(f"no tensor has the shape {shape}: 2**63 elements or more, or sizes beside a 0 that overflow")
     if max_numel is not None and math.prod(shape) > max_numel:
-        raise LimitExceeded(f"{math.prod(shape)} elements, the caller allows max_numel={max_numel}")
+        raise LimitExceeded(f"{math.prod(shape)} elements, more than max_numel={max_numel} allows", "max_numel")
     return shape

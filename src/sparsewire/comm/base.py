@@ -142,9 +142,13 @@ class Communicator(ABC):
         for part in self._splits:
             part.close()
         self._unusable = self._unusable or "the communicator is closed"
+        self._release_group()
         self._slots.clear()
         self._pair_slots.clear()
         self._mailboxes.clear()
+
+    def _release_group(self) -> None:
+        """Ends what the engine holds, before the buffers go that a collective on its way might still write to."""
 
     def __enter__(self) -> Communicator:
         return self

@@ -45,12 +45,13 @@ def _own_name(parent: dist.ProcessGroup, first: int) -> Iterator[None]:
     name that comes again finds the addresses of the group before (github.com/pytorch/pytorch/pull/189073).
     """
     _made[parent] = _made.get(parent, 0) + 1
-    torchs = distributed_c10d._hash_ranks_to_str
-    distributed_c10d._hash_ranks_to_str = lambda *_: f"{parent.group_name}-sparsewire-{_made[parent]}-{first}"
+    torchs = distributed_c10d._process_group_name
+    name = f"{parent.group_name}-sparsewire-{_made[parent]}-{first}"
+    setattr(distributed_c10d, "_process_group_name", lambda *_, **__: name)  # noqa: B010 (its type is not public)
     try:
         yield
     finally:
-        distributed_c10d._hash_ranks_to_str = torchs
+        distributed_c10d._process_group_name = torchs
 
 
 def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import traceback
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 SUBGROUP_TAG = 0x5357  # of messages inside a part of a group that torch does not know
 Group: TypeAlias = "dist.ProcessGroup | Backend"
+RELEASE = 0.5  # seconds
 
 
 class TorchCommunicator(Communicator):
@@ -46,6 +50,8 @@ class TorchCommunicator(Communicator):
         self._device = torch.device(device) if device is not None else process_group.default_device(used)
         self._abandoned: list[Any] = []
         self._owns_group = False  # whether the group ends with this communicator
+        self._lent: deque[weakref.ref[Array]] = deque(maxlen=64)  # the last arrays that the engine was given
+        self._reduced: deque[torch.Tensor] = deque(maxlen=16)  # the last tensors; see `_await_release`
 
     @property
     def device(self) -> torch.device:
@@ -68,6 +74,7 @@ class TorchCommunicator(Communicator):
         nbytes = tensor.numel() * tensor.element_size()
         self.bytes_received += nbytes
         numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        self._reduced += (tensor, numbers)
         work: dist.Work = self._collective("all_reduce", nbytes, process_group.start_all_reduce, numbers, op)
         return work
 
@@ -100,14 +107,23 @@ class TorchCommunicator(Communicator):
         # On NCCL dist.barrier guesses a device; a one-byte all_reduce uses ours.
         self.all_reduce(np.zeros(1, np.uint8))
 
-    def close(self) -> None:
+    def _release_group(self) -> None:
         """Lets go of the group, whose sockets close with the last reference, and only then of what it may write to."""
-        super().close()
         group, self._group = self._group, None
         if self._owns_group and group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
+        self._await_release()
         del group
         self._abandoned.clear()
+        self._reduced.clear()
+
+    def _await_release(self) -> None:
+        """Until gloo's threads have let go of the arrays of collectives that have ended, which takes the interpreter's
+        lock: torch 2.4 and 2.5 hold that while they end a group and wait for these threads. Tensors are kept until
+        then, so that the threads do not have to free them."""
+        end = time.monotonic() + RELEASE
+        while any(array() is not None for array in self._lent) and time.monotonic() < end:
+            time.sleep(0.001)
 
     def _subgroup(self, members: Sequence[int]) -> Communicator:
         """A new group of torch's; parts of a group that torch does not know talk by that group's messages."""
@@ -160,7 +176,9 @@ class TorchCommunicator(Communicator):
 
     def _stage(self, array: Array, filled: bool = True) -> torch.Tensor:
         """The array's memory itself on CPU; on a device, a tensor from torch's caching allocator."""
-        host = torch.from_numpy(array)
+        view = array.view()
+        self._lent.append(weakref.ref(view))
+        host = torch.from_numpy(view)
         if self._device == CPU:
             return host
         staged = torch.empty_like(host, device=self._device)

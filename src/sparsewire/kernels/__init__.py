@@ -100,6 +100,10 @@ CONTRACT = sorted(
     if getattr(function, "__module__", "").startswith(f"{reference.__name__}.") and name not in HELPERS
 )
 
+SLOW = (
+    "sparsewire runs on its NumPy kernels: the same results, many times slower. For the native ones, install a C++ "
+    "compiler and reinstall sparsewire; `pip install -v` shows why they could not be built."
+)
 threads = int(os.environ.get("SPARSEWIRE_THREADS", "1"))
 
 
@@ -135,12 +139,15 @@ def _start() -> None:
     if native():
         use("native")
     else:
-        warnings.warn(
-            "sparsewire runs on its NumPy kernels: the same results, many times slower. "
-            "For the native ones, install a C++ compiler and reinstall sparsewire.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        _say_slow()
+
+
+def _say_slow() -> None:
+    """Warns once; where warnings are errors it logs, as an import that works is none."""
+    try:
+        warnings.warn(SLOW, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        importlib.import_module("logging").getLogger("sparsewire").warning(SLOW)
 
 
 _start()

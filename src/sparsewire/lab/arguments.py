@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,7 @@ def latency(word: str) -> float:
 
 def output_file(word: str) -> Path:
     """A file to write; a directory is refused at once, not after the measurement."""
-    if Path(word).is_dir():
+    if os.path.isdir(word):
         raise argparse.ArgumentTypeError(f"{word} is a directory: name a file")
     return Path(word)
 
@@ -218,6 +219,6 @@ def _json_file(word: str) -> str:
     """A file for JSON; refuses an input file that stands after a bare --json."""
     if Path(word).suffix in (".npy", ".npz", ".swf"):
         raise argparse.ArgumentTypeError(f"{word} is no file for JSON: say --json FILE.json, or --json - for stdout")
-    if not output_file(word).parent.is_dir():
+    if not os.path.isdir(output_file(word).parent):
         raise argparse.ArgumentTypeError(f"{word}: the directory {Path(word).parent} does not exist")
     return word

@@ -7,6 +7,7 @@ relative to ‖x‖ over the selected ones: 0 where the sent values are exact, e
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -116,7 +117,7 @@ def _row(x: Array, method: Method, advance: measure.Advance) -> dict[str, Any]:
     advance(method.name)
     plan = scheme(method.scheme)
     frame = encode(x, plan)
-    facts = inspect(frame)
+    facts = inspect(frame, max_entries=sys.maxsize)
     dense, maps = facts["dense_bytes"], facts["parts"].get("values.map", 0)
     return {
         "method": method.name,
@@ -127,14 +128,14 @@ def _row(x: Array, method: Method, advance: measure.Advance) -> dict[str, Any]:
         "total": 100 * facts["bytes"] / dense,
         "error": _error(x, frame, plan.select),
         "encode_ms": 1e3 * measure.least(lambda: encode(x, plan)),
-        "decode_ms": 1e3 * measure.least(lambda: decode(frame)),
+        "decode_ms": 1e3 * measure.least(lambda: decode(frame, max_entries=sys.maxsize)),
         "paper_values": method.values,
         "paper_indices": method.indices,
     }
 
 
 def _error(x: Array, frame: bytes, select: Any) -> float:
-    seen = decode(frame)
+    seen = decode(frame, max_entries=sys.maxsize)
     wanted = select.pick(x, Context(x.dtype.name, x.size))[0]
     every = np.union1d(wanted, seen.indices)
     approx = seen.to_dense().reshape(-1)[every]
