@@ -127,7 +127,8 @@ class Sparse:
             raise InputError(f"values must be one of {', '.join(DTYPES)}, not {dtype}; convert them first")
         shape = tuple(int(n) for n in self.shape)
         if not is_shape(shape):
-            raise InputError(f"a shape needs sizes ≥ 0 and fewer than 2**63 elements (2**60 beside a size of 0), not {shape}")
+            most = "2**63 elements (2**60 beside a size of 0)"
+            raise InputError(f"a shape needs sizes ≥ 0 and fewer than {most}, not {shape}")
         if values.dtype.name == "bfloat16":
             values = from_bfloat16(values.view(np.uint16))
         object.__setattr__(self, "dtype", dtype)
