@@ -181,7 +181,7 @@ def _descriptors() -> int:
 
 
 def one_raises(stage: Stage, where: str) -> dict[str, Any]:
-    """Rank 1 raises; `try … finally: link.detach()` or `with` ends all of them at once."""
+    """Rank 1 raises; `with`, or `detach` with the error, ends all of them at once."""
     run = Run(stage)
     run.train(2)  # what is slow the first time
     run.link.detach()
@@ -210,8 +210,10 @@ def _train_until_one_raises(stage: Stage, where: str) -> None:
             _steps(run, mine)
     try:
         _steps(run, mine and where in ("loop", "detach"), 3 if where == "detach" else 6)
-    finally:
-        run.link.detach()
+    except BaseException as error:
+        run.link.detach(error)
+        raise
+    run.link.detach()
 
 
 def _steps(run: Run, fails: bool, end: int = 6) -> None:
@@ -235,10 +237,8 @@ def one_raises_while_others_are_late(stage: Stage, late: float) -> dict[str, Any
 
 
 def _last_steps(run: Run) -> None:
-    try:
+    with run.link:
         run.train(5)
-    finally:
-        run.link.detach()
 
 
 def detaches_in_on_step(stage: Stage) -> None:

@@ -73,15 +73,28 @@ def one_raises(stage: Stage, where: str, **settings: Any) -> dict[str, Any]:
 
 
 class _Detaching:
-    """`try … finally: link.detach()`."""
+    """`except … as error: link.detach(error)`."""
 
     def __init__(self, link: LocalLink) -> None:
         self._link = link
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, *_: Any) -> None:
-        self._link.detach()
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._link.detach(error)
+
+
+def ends_while_an_exception_is_handled(stage: Stage, steps: int) -> None:
+    """The data are at an end, as an iterator tells it: all ranks come to the last meeting all the same."""
+    run = Run(stage, every=4)
+    data = iter(range(1, steps + 1))
+    try:
+        while True:
+            run.train(next(data))
+    except StopIteration:
+        run.link.detach()
+    stage.assert_same(run.model)
+    assert run.link.stats()["meetings"] == steps // 4 + 1
 
 
 def comes_late(stage: Stage, timeout: float) -> str:

@@ -42,7 +42,11 @@ def test_a_model_inside_ddp_is_refused(ranks: Pool) -> None:
         assert "give the plain module to local_steps" in text
 
 
-@pytest.mark.parametrize("where", ["with", "finally"])
+def test_an_exception_that_is_handled_meanwhile_does_not_cost_the_last_meeting(ranks: Pool) -> None:
+    ranks.play("local.ends_while_an_exception_is_handled", steps=6)
+
+
+@pytest.mark.parametrize("where", ["with", "except"])
 @pytest.mark.parametrize("overlap", [0, 2])
 def test_when_one_rank_raises_the_others_hear_why_at_once(ranks: Pool, where: str, overlap: int) -> None:
     told = ranks.play("local.one_raises", where=where, overlap=overlap)

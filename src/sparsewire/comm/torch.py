@@ -23,7 +23,7 @@ from .base import (
     check_reducible,
     check_root,
 )
-from .groups import new_group
+from .groups import devices_of, new_group
 from .slots import HEADER, SMALL, SlotGather, SlotSwap, length_of, pack, unpack
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
@@ -67,7 +67,17 @@ class TorchCommunicator(Communicator):
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
+        if op == "bor" and self._device != CPU:  # NCCL and its like know no bitwise operations
+            return self._or(np.ascontiguousarray(array))
         return self._reduce(np.array(array, order="C"), op)
+
+    def _or(self, array: Array) -> Array:
+        everyone = np.empty((self.size, array.nbytes), np.uint8)
+        if array.size:
+            self._gather_equal(array.reshape(-1).view(np.uint8), everyone.reshape(-1))
+            self.bytes_received += everyone.nbytes
+        found: Array = np.bitwise_or.reduce(everyone.view(array.dtype)).reshape(array.shape)
+        return found
 
     def sum_bfloat16(self, bits: Halves) -> Halves:
         """Gloo and NCCL know bfloat16; NumPy hands its bits over as int16."""
@@ -135,10 +145,16 @@ class TorchCommunicator(Communicator):
         self._slots.clear()
         self._pairs.clear()
 
+    def beside(self, group: dist.ProcessGroup | None) -> TorchCommunicator:
+        """One over another group of the same ranks, which stays open; its traffic counts in this one's."""
+        other = TorchCommunicator(group)
+        self._splits = (*self._splits, other)
+        return other
+
     def _part(self, members: Sequence[int]) -> TorchCommunicator:
         parent = self._group or dist.group.WORLD
         assert parent is not None
-        part = TorchCommunicator(new_group(parent, [self._global(rank) for rank in members], "split"), self._device)
+        part = TorchCommunicator(new_group(parent, [self._global(rank) for rank in members], "split"))
         part._own = True
         return part
 
@@ -195,7 +211,7 @@ class TorchCommunicator(Communicator):
             self._abandoned += args
             # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
             traceback.clear_frames(error.__traceback__)
-            raise translate(name, error) from error
+            raise translate(name, error) from None
 
 
 def _start_all_reduce(tensor: torch.Tensor, op: Any, group: dist.ProcessGroup | None) -> dist.Work:
@@ -219,7 +235,7 @@ def translate(name: str, error: Exception) -> CommError:
 
 
 def _default_device(group: dist.ProcessGroup | None) -> torch.device:
-    devices = [pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")]
+    devices = devices_of(group)
     if "cpu" in devices:
         return CPU
     return torch.device(devices[0], torch.get_device_module(devices[0]).current_device())
