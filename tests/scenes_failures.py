@@ -7,15 +7,20 @@ import os
 import signal
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch.distributed as dist
 from scenes_attach import assert_equal_gradients, backward, build, descend
 from scenes_state import Run
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch_ranks import EXACT, Stage, raises, told
 
 from sparsewire.comm import Communicator
+from sparsewire.comm.torch import TorchCommunicator
 from sparsewire.errors import CommError, CommTimeout, PeerError, PeerFailed
 from sparsewire.exchange import Turn
 from sparsewire.torch import attach
@@ -290,3 +295,46 @@ def attaches_alone(stage: Stage) -> str:
     """Only rank 0 calls `attach`."""
     wired = stage.ddp(build())
     return raises(CommTimeout, lambda: attach(wired, EXACT, timeout=2)) if stage.rank == 0 else ""
+
+
+def tells_what_matters(stage: Stage) -> str:
+    """Rank 1 raises: the traceback of the others, as a script would print it."""
+    run = Run(stage)
+    try:
+        with run.link:
+            _steps(run, stage.rank == 1)
+    except PeerFailed as error:
+        return "".join(traceback.format_exception(error))
+    except ValueError:
+        return ""
+    raise AssertionError("nothing was raised")
+
+
+def only_has_accelerators(stage: Stage, scheme: str) -> None:
+    """The model's group has no backend for the CPU, as NCCL's has none: ours has, and does without the model's.
+
+    DDP's own collectives of such a group fail here; it has none before it regroups its buckets for the second step.
+    """
+    group = dist.new_group(list(range(stage.size)), backend="cuda:gloo")
+    wired, plain = DDP(build(), process_group=group, init_sync=False), stage.ddp(build())
+    with attach(wired, scheme, dense_below=1):
+        for model in (plain, wired):
+            backward(stage, model, 0)
+    if scheme == EXACT:
+        assert_equal_gradients(wired.module, plain.module)
+    descend(wired.module)
+    stage.assert_same(wired.module)
+
+
+def joins_bits_on_a_device(stage: Stage) -> None:
+    """To torch "cpu:0" is not "cpu": what would be staged on an accelerator is, and nothing bitwise is asked of it."""
+    device, host = TorchCommunicator(stage.group, "cpu:0"), TorchCommunicator(stage.group)
+    reduce = dist.all_reduce
+    for bits in (np.array([1 << stage.rank, 64], np.uint8), np.zeros(0, np.uint8), np.full((2, 2), stage.rank)):
+        due = host.all_reduce(bits, "bor")
+        dist.all_reduce = _no_room
+        try:
+            found = device.all_reduce(bits, "bor")
+        finally:
+            dist.all_reduce = reduce
+        assert found.dtype == due.dtype and np.array_equal(found, due)
