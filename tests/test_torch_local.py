@@ -75,6 +75,16 @@ def test_some_ranks_go_on_as_a_smaller_group(mortals: Pool) -> None:
     assert mortals.play("local.resumes_smaller") == [2, 2, 0]
 
 
+@pytest.mark.timeout(240)
+def test_a_second_loss_while_ranks_connect_anew_ends_in_time(mortals: Pool, tmp_path: Path) -> None:
+    scene, timeout = "local.goes_on_after_a_rank_dies_in_the_rejoin", 4.0
+    told = mortals.play(scene, folder=str(tmp_path), timeout=timeout, lost=[1], limit=60)
+    alive = [told[0], told[2]]
+    assert all("call it again among those that are left" in rank["text"] for rank in alive)
+    assert all(rank["seconds"] < timeout + 3 for rank in alive), alive  # gloo alone waits five times as long
+    assert alive[0]["sum"] == alive[1]["sum"]
+
+
 @pytest.mark.parametrize("overlap", [0, 1])
 def test_a_link_leaves_nothing_behind(ranks: Pool, overlap: int) -> None:
     ranks.play("local.leaves_nothing_behind", overlap=overlap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -42,6 +43,28 @@ def new_group(
         raise (CommTimeout if late else CommError)(
             f"{call}: not all of {len(ranks)} ranks have come ({error}); every rank of the model must call {call}"
         ) from error
+
+
+def init_group(timeout: float, backend: str = "gloo", **settings: Any) -> None:
+    """`dist.init_process_group(backend, timeout=…, **settings)`, which ends within the timeout and a few seconds.
+
+    Gloo waits five times its timeout for a rank that is lost while they connect. After a failure call it again with
+    another store (`init_method`): the addresses of this attempt stay in the one that it had.
+    """
+    limit = datetime.timedelta(seconds=timeout)
+    try:
+        within(timeout + MARGIN, lambda: dist.init_process_group(backend, timeout=limit, **settings), "init_group")
+    except (RuntimeError, CommTimeout) as error:
+        raise CommTimeout(
+            f"init_group: not all ranks have come within {timeout:g} s ({error}); call it again among those that are "
+            "left, with another init_method"
+        ) from None
+
+
+def drop(group: dist.ProcessGroup) -> None:
+    """Destroys the group, unless the user has destroyed all of them, and maybe made others, meanwhile."""
+    if dist.is_initialized() and group in distributed_c10d._world.pg_map:
+        dist.destroy_process_group(group)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from .base import (
     check_reducible,
     check_root,
 )
-from .groups import devices_of, new_group
+from .groups import devices_of, drop, new_group
 from .slots import HEADER, SMALL, SlotGather, SlotSwap, length_of, pack, unpack
 
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "bor": dist.ReduceOp.BOR}
@@ -138,8 +138,8 @@ class TorchCommunicator(Communicator):
         self._close_splits()
         self._closed = True
         group, self._group = self._group, None
-        if self._own and group is not None and dist.is_initialized():
-            dist.destroy_process_group(group)
+        if self._own and group is not None:
+            drop(group)
         del group
         self._abandoned.clear()
         self._slots.clear()

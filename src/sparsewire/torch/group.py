@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..comm import Communicator, background
-from ..comm.groups import new_group
+from ..comm.groups import drop, new_group
 from ..comm.torch import TorchCommunicator, translate
 from ..errors import CommError, PeerFailed
 from .notes import Notes
@@ -79,8 +79,8 @@ class CourierGroup:
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
         own, self._group = self._group, None
-        if own is not None and dist.is_initialized():
-            dist.destroy_process_group(own)
+        if own is not None:
+            drop(own)
         del own
         background.start(self.comm.close, "sparsewire-leaves").join(GRACE)
 
