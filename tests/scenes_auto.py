@@ -216,7 +216,4 @@ def says_who_failed(stage: Stage) -> str:
 
 
 def leave(link: Any, why: str) -> None:
-    try:
-        raise ValueError(why)
-    except ValueError:
-        link.detach()
+    link.detach(ValueError(why))

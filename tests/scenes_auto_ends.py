@@ -46,10 +46,10 @@ def is_left_in_mid_step(stage: Stage, outside: bool) -> list[Any]:
     next(wired.module.first.parameters()).register_hook(_fail)
     try:
         backward(stage, wired, 5)
-    except ArithmeticError:
+    except ArithmeticError as error:
         steps = [link.state_dict()["step"]]
         if not outside:
-            link.detach()
+            link.detach(error)
     if outside:
         link.detach()
     return [*steps, link.state_dict()["step"]]

@@ -7,15 +7,20 @@ import os
 import signal
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch.distributed as dist
 from scenes_attach import assert_equal_gradients, backward, build, descend
 from scenes_state import Run
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch_ranks import EXACT, Stage, raises, told
 
 from sparsewire.comm import Communicator
+from sparsewire.comm.torch import TorchCommunicator
 from sparsewire.errors import CommError, CommTimeout, PeerError, PeerFailed
 from sparsewire.exchange import Turn
 from sparsewire.torch import attach
@@ -181,7 +186,7 @@ def _descriptors() -> int:
 
 
 def one_raises(stage: Stage, where: str) -> dict[str, Any]:
-    """Rank 1 raises; `try … finally: link.detach()` or `with` ends all of them at once."""
+    """Rank 1 raises; `with`, or `detach` with the error, ends all of them at once."""
     run = Run(stage)
     run.train(2)  # what is slow the first time
     run.link.detach()
@@ -210,8 +215,10 @@ def _train_until_one_raises(stage: Stage, where: str) -> None:
             _steps(run, mine)
     try:
         _steps(run, mine and where in ("loop", "detach"), 3 if where == "detach" else 6)
-    finally:
-        run.link.detach()
+    except BaseException as error:
+        run.link.detach(error)
+        raise
+    run.link.detach()
 
 
 def _steps(run: Run, fails: bool, end: int = 6) -> None:
@@ -235,10 +242,8 @@ def one_raises_while_others_are_late(stage: Stage, late: float) -> dict[str, Any
 
 
 def _last_steps(run: Run) -> None:
-    try:
+    with run.link:
         run.train(5)
-    finally:
-        run.link.detach()
 
 
 def detaches_in_on_step(stage: Stage) -> None:
@@ -290,3 +295,46 @@ def attaches_alone(stage: Stage) -> str:
     """Only rank 0 calls `attach`."""
     wired = stage.ddp(build())
     return raises(CommTimeout, lambda: attach(wired, EXACT, timeout=2)) if stage.rank == 0 else ""
+
+
+def tells_what_matters(stage: Stage) -> str:
+    """Rank 1 raises: the traceback of the others, as a script would print it."""
+    run = Run(stage)
+    try:
+        with run.link:
+            _steps(run, stage.rank == 1)
+    except PeerFailed as error:
+        return "".join(traceback.format_exception(error))
+    except ValueError:
+        return ""
+    raise AssertionError("nothing was raised")
+
+
+def only_has_accelerators(stage: Stage, scheme: str) -> None:
+    """The model's group has no backend for the CPU, as NCCL's has none: ours has, and does without the model's.
+
+    DDP's own collectives of such a group fail here; it has none before it regroups its buckets for the second step.
+    """
+    group = dist.new_group(list(range(stage.size)), backend="cuda:gloo")
+    wired, plain = DDP(build(), process_group=group, init_sync=False), stage.ddp(build())
+    with attach(wired, scheme, dense_below=1):
+        for model in (plain, wired):
+            backward(stage, model, 0)
+    if scheme == EXACT:
+        assert_equal_gradients(wired.module, plain.module)
+    descend(wired.module)
+    stage.assert_same(wired.module)
+
+
+def joins_bits_on_a_device(stage: Stage) -> None:
+    """To torch "cpu:0" is not "cpu": what would be staged on an accelerator is, and nothing bitwise is asked of it."""
+    device, host = TorchCommunicator(stage.group, "cpu:0"), TorchCommunicator(stage.group)
+    reduce = dist.all_reduce
+    for bits in (np.array([1 << stage.rank, 64], np.uint8), np.zeros(0, np.uint8), np.full((2, 2), stage.rank)):
+        due = host.all_reduce(bits, "bor")
+        dist.all_reduce = _no_room
+        try:
+            found = device.all_reduce(bits, "bor")
+        finally:
+            dist.all_reduce = reduce
+        assert found.dtype == due.dtype and np.array_equal(found, due)

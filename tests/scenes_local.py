@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from local_runs import EXACT, MAKES, SPARSE, batch, build, descend, weights
 from torch_ranks import Stage, raises, told
 
 from sparsewire.errors import CommError, CommMismatch, CommTimeout, InputError
-from sparsewire.torch import LocalLink, local_steps
+from sparsewire.torch import LocalLink, init_group, local_steps
 
 
 class Run:
@@ -85,15 +87,28 @@ def one_has_short_rounds(stage: Stage) -> str:
 
 
 class _Detaching:
-    """`try … finally: link.detach()`."""
+    """`except … as error: link.detach(error)`."""
 
     def __init__(self, link: LocalLink) -> None:
         self._link = link
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, *_: Any) -> None:
-        self._link.detach()
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._link.detach(error)
+
+
+def ends_while_an_exception_is_handled(stage: Stage, steps: int) -> None:
+    """The data are at an end, as an iterator tells it: all ranks come to the last meeting all the same."""
+    run = Run(stage, every=4)
+    data = iter(range(1, steps + 1))
+    try:
+        while True:
+            run.train(next(data))
+    except StopIteration:
+        run.link.detach()
+    stage.assert_same(run.model)
+    assert run.link.stats()["meetings"] == steps // 4 + 1
 
 
 def comes_late(stage: Stage, timeout: float) -> str:
@@ -154,3 +169,35 @@ def _come_and_go(stage: Stage, settings: dict[str, Any]) -> int:
     run.link = None
     assert [ref() for ref in gone] == [None, None]
     return len(os.listdir("/proc/self/fd"))
+
+
+def goes_on_after_a_rank_dies_in_the_rejoin(stage: Stage, folder: str, timeout: float) -> dict[str, Any]:
+    """Rank 1 dies while the ranks connect anew: it has told its address, and rank 0 has not come yet."""
+    run = Run(stage, every=4, timeout=timeout)
+    run.train(5)
+    dist.destroy_process_group()
+    store, others = Path(folder, "first"), {0: 0, 2: 1}
+    if stage.rank == 1:
+        threading.Thread(target=_die_once_told, args=(store,), daemon=True).start()
+    while stage.rank == 0 and not Path(folder, "dead").exists():
+        time.sleep(0.05)
+    begin = time.monotonic()
+    text = raises(
+        CommTimeout, lambda: init_group(timeout, init_method=f"file://{store}", rank=stage.rank, world_size=3)
+    )
+    seconds = time.monotonic() - begin
+    init_group(30, init_method=f"file://{folder}/second", rank=others[stage.rank], world_size=2)
+    run.link.resume()
+    run.train(12)
+    run.link.detach()
+    bits = weights(run.model)
+    dist.destroy_process_group()
+    return {"text": text, "seconds": seconds, "sum": float(sum(bits.double().abs()))}
+
+
+def _die_once_told(store: Path) -> None:
+    """Its address is the only key of this rank in the store."""
+    while not (store.exists() and b"//cpu//0/1" in store.read_bytes()):
+        time.sleep(0.01)
+    store.with_name("dead").touch()
+    os.kill(os.getpid(), signal.SIGKILL)

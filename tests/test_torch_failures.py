@@ -10,6 +10,7 @@ import pytest
 from torch_pool import Pool
 
 TIMEOUT = 6.0
+EXACT = "topk(1.0) | indices=raw | values=raw | memory=none"
 SOON = 15.0  # seconds: less than the timeout of the groups, 20
 
 
@@ -113,3 +114,22 @@ def test_a_link_leaves_nothing_behind(ranks: Pool, fails: bool) -> None:
 
 def test_attaching_on_one_rank_only_says_what_is_missing(mortals: Pool) -> None:
     assert "every rank of the model must call attach" in mortals.play("failures.attaches_alone")[0]
+
+
+def test_a_peers_failure_is_told_in_a_short_traceback_whose_last_lines_say_it(ranks: Pool) -> None:
+    told = ranks.play("failures.tells_what_matters")
+    for rank in (0, 2):
+        lines = told[rank].splitlines()
+        assert lines[-2].endswith("PeerFailed: another rank failed first: rank 1: ValueError: no such file")
+        assert sum(line.startswith("  File ") for line in lines) < 15, told[rank]
+        assert "direct cause" not in told[rank] and "pair.cc" not in told[rank]
+
+
+@pytest.mark.parametrize("exchange", ["allgather", "shared(support=pool)", "sketch"])
+def test_a_group_without_a_backend_for_the_cpu_is_no_obstacle(ranks: Pool, exchange: str) -> None:
+    scheme = EXACT if exchange == "allgather" else f"topk(30%) | exchange={exchange}"
+    ranks.play("failures.only_has_accelerators", scheme=scheme)
+
+
+def test_bits_are_joined_without_a_bitwise_collective_on_a_device(ranks: Pool) -> None:
+    ranks.play("failures.joins_bits_on_a_device")

@@ -42,7 +42,11 @@ def test_a_model_inside_ddp_is_refused(ranks: Pool) -> None:
         assert "give the plain module to local_steps" in text
 
 
-@pytest.mark.parametrize("where", ["with", "finally"])
+def test_an_exception_that_is_handled_meanwhile_does_not_cost_the_last_meeting(ranks: Pool) -> None:
+    ranks.play("local.ends_while_an_exception_is_handled", steps=6)
+
+
+@pytest.mark.parametrize("where", ["with", "except"])
 @pytest.mark.parametrize("overlap", [0, 2])
 def test_when_one_rank_raises_the_others_hear_why_at_once(ranks: Pool, where: str, overlap: int) -> None:
     told = ranks.play("local.one_raises", where=where, overlap=overlap)
@@ -75,6 +79,16 @@ def test_a_rank_alone_is_told_what_is_missing(mortals: Pool) -> None:
 
 def test_some_ranks_go_on_as_a_smaller_group(mortals: Pool) -> None:
     assert mortals.play("local.resumes_smaller") == [2, 2, 0]
+
+
+@pytest.mark.timeout(240)
+def test_a_second_loss_while_ranks_connect_anew_ends_in_time(mortals: Pool, tmp_path: Path) -> None:
+    scene, timeout = "local.goes_on_after_a_rank_dies_in_the_rejoin", 4.0
+    told = mortals.play(scene, folder=str(tmp_path), timeout=timeout, lost=[1], limit=60)
+    alive = [told[0], told[2]]
+    assert all("call it again among those that are left" in rank["text"] for rank in alive)
+    assert all(rank["seconds"] < timeout + 3 for rank in alive), alive  # gloo alone waits five times as long
+    assert alive[0]["sum"] == alive[1]["sum"]
 
 
 @pytest.mark.parametrize("overlap", [0, 1])

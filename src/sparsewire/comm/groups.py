@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,6 +13,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ..errors import CommError, CommTimeout
+from .background import within
+
+MARGIN = 2.0  # seconds beyond a group's own limit: a store that is stopped or cut off answers no call at all
 
 _made: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()  # how many groups were made from this one
 
@@ -21,20 +25,46 @@ def new_group(
 ) -> dist.ProcessGroup:
     """A group of some of the parent's ranks, given as those of the world; by default it waits as long as the parent.
 
-    Every rank of the parent calls it as often as the others, with the ranks of the group that it will be in.
+    Every rank of the parent calls it as often as the others, with the ranks of the group that it will be in. The group
+    is gloo's whatever the parent's backend is, as what we exchange is in host memory; only MPI, which has no store for
+    ranks to meet in, has groups of its own.
     """
-    part = len(ranks) < dist.get_world_size()
     limit = timeout or _timeout_of(parent)
-    try:
+
+    def make() -> dist.ProcessGroup:
+        part, backend = len(ranks) < dist.get_world_size(), "mpi" if dist.get_backend(parent) == "mpi" else "gloo"
         with _own_name(parent, ranks[0]) if part else nullcontext():
-            return dist.new_group(
-                list(ranks), timeout=limit, backend=dist.get_backend(parent), use_local_synchronization=part
-            )
-    except RuntimeError as error:
-        late = "timeout" in str(error).lower() or "timed out" in str(error).lower()
+            return dist.new_group(list(ranks), timeout=limit, backend=backend, use_local_synchronization=part)
+
+    try:
+        return within(limit.total_seconds() + MARGIN, make, "new_group")
+    except (RuntimeError, CommTimeout) as error:
+        late = any(word in str(error).lower() for word in ("timeout", "timed out", "no answer"))
         raise (CommTimeout if late else CommError)(
             f"{call}: not all of {len(ranks)} ranks have come ({error}); every rank of the model must call {call}"
         ) from error
+
+
+def init_group(timeout: float, backend: str = "gloo", **settings: Any) -> None:
+    """`dist.init_process_group(backend, timeout=…, **settings)`, which ends within the timeout and a few seconds.
+
+    Gloo waits five times its timeout for a rank that is lost while they connect. After a failure call it again with
+    another store (`init_method`): the addresses of this attempt stay in the one that it had.
+    """
+    limit = datetime.timedelta(seconds=timeout)
+    try:
+        within(timeout + MARGIN, lambda: dist.init_process_group(backend, timeout=limit, **settings), "init_group")
+    except (RuntimeError, CommTimeout) as error:
+        raise CommTimeout(
+            f"init_group: not all ranks have come within {timeout:g} s ({error}); call it again among those that are "
+            "left, with another init_method"
+        ) from None
+
+
+def drop(group: dist.ProcessGroup) -> None:
+    """Destroys the group, unless the user has destroyed all of them, and maybe made others, meanwhile."""
+    if dist.is_initialized() and group in distributed_c10d._world.pg_map:
+        dist.destroy_process_group(group)
 
 
 @contextmanager
@@ -54,6 +84,13 @@ def _own_name(parent: dist.ProcessGroup, first: int) -> Iterator[None]:
         distributed_c10d._process_group_name = torchs
 
 
-def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta | None:
-    options = getattr(group, "_get_backend", lambda device: None)(torch.device("cpu"))
-    return getattr(getattr(options, "options", None), "_timeout", None)
+def devices_of(group: dist.ProcessGroup | None) -> list[str]:
+    """The kinds of devices whose tensors the group has a backend for."""
+    return [pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")]
+
+
+def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
+    devices = devices_of(group)
+    backend = group._get_backend(torch.device("cpu" if "cpu" in devices else devices[0]))
+    found = getattr(getattr(backend, "options", None), "_timeout", None)
+    return found or distributed_c10d.default_pg_timeout

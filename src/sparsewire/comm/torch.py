@@ -18,7 +18,7 @@ from . import process_group
 from .base import Communicator
 from .buffers import Array, BFloat16Bits, Bytes, BytesLike, as_bytes
 from .checks import check_peer, check_reducible
-from .groups import new_group
+from .groups import drop, new_group
 from .pairs import peers_by_round
 from .process_group import CPU
 from .slots import HEADER, SMALL, length_of, pack, unpack
@@ -60,6 +60,8 @@ class TorchCommunicator(Communicator):
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
+        if op == "bor" and self._device != CPU:  # NCCL and its like know no bitwise operations
+            return super().all_reduce(array, op)
         return self._reduce(np.array(array, order="C"), op)
 
     def sum_bfloat16(self, bits: BFloat16Bits) -> BFloat16Bits:
@@ -110,8 +112,8 @@ class TorchCommunicator(Communicator):
     def _release_group(self) -> None:
         """Lets go of the group, whose sockets close with the last reference, and only then of what it may write to."""
         group, self._group = self._group, None
-        if self._owns_group and group is not None and dist.is_initialized():
-            dist.destroy_process_group(group)
+        if self._owns_group and group is not None:
+            drop(group)
         self._await_release()
         del group
         self._abandoned.clear()
@@ -125,13 +127,19 @@ class TorchCommunicator(Communicator):
         while any(array() is not None for array in self._lent) and time.monotonic() < end:
             time.sleep(0.001)
 
+    def beside(self, group: dist.ProcessGroup | None) -> TorchCommunicator:
+        """One over another group of the same ranks, which stays open; its traffic counts in this one's."""
+        other = TorchCommunicator(group)
+        self._splits = (*self._splits, other)
+        return other
+
     def _subgroup(self, members: Sequence[int]) -> Communicator:
         """A new group of torch's; parts of a group that torch does not know talk by that group's messages."""
         parent = self._group if self._group is not None else process_group.default_group()
         ranks = process_group.global_ranks(parent)
         if ranks is None:
             return super()._subgroup(members)
-        part = TorchCommunicator(new_group(parent, [ranks[rank] for rank in members], "split"), self._device)
+        part = TorchCommunicator(new_group(parent, [ranks[rank] for rank in members], "split"))
         part._owns_group = True
         return part
 
@@ -201,7 +209,7 @@ class TorchCommunicator(Communicator):
             self._abandoned += args
             # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
             traceback.clear_frames(error.__traceback__)
-            raise translate(name, error) from error
+            raise translate(name, error) from None
 
 
 def translate(name: str, error: Exception) -> CommError:

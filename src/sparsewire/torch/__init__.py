@@ -8,6 +8,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("sparsewire.torch needs PyTorch: pip install 'sparsewire[torch]'", name="torch") from None
 
 from ..auto import Auto
+from ..comm.groups import init_group
 from ..schedule import dgc_schedule, falling_ratio, theta_schedule, warmup_ratio
 from .attach import attach
 from .capture import Capture, capture
@@ -20,5 +21,5 @@ from .prune import Pruned, prune
 
 __all__ = [
     "Auto", "Capture", "Link", "LocalLink", "Pruned", "attach", "capture", "deal", "dgc_schedule", "falling_ratio",
-    "load", "load_dcp", "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
+    "init_group", "load", "load_dcp", "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
 ]  # fmt: skip

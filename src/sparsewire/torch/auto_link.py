@@ -69,7 +69,9 @@ class AutoLink(Link):
         fit: Fit | None, fourier: Fourier | None, pilot: Pilot,
     ) -> None:  # fmt: skip
         self.pilot, self.times = pilot, Times()
-        self._own, self._engine = group, group.comm
+        self._own = group
+        on_host = all(parameter.device.type == "cpu" for parameter in names)
+        self._engine = group.comm if on_host else group.comm.beside(hook.group)  # which knows the accelerator
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
         needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step

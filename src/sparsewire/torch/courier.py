@@ -18,6 +18,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from ..comm import background
+from ..errors import CommError
 from .streams import Streams, future_on, mark
 
 Task = TypeVar("Task")
@@ -50,8 +52,7 @@ class Courier(Generic[Task]):
         self._streams = Streams()
         self._end_error: BaseException | None = None
         self._unheard = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread = background.start(self._run, name, self._end_with_interpreter)
 
     @property
     def is_here(self) -> bool:
@@ -94,6 +95,11 @@ class Courier(Generic[Task]):
             self.error = None
         if self._end_error is not None:
             raise self._end_error
+
+    def _end_with_interpreter(self) -> None:
+        """Nobody waits for what is queued any more."""
+        self.error = self.error or CommError("the process ends, and its link was not detached")
+        self._queue.put(lambda: None)
 
     def _run(self) -> None:
         while isinstance(item := self._queue.get(), Parcel):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from ..comm import background
 
 Result = TypeVar("Result")
 
@@ -16,8 +17,7 @@ class Errand(Generic[Result]):
         self._call: Callable[[], Result] | None = call
         self._found: list[Result] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="sparsewire-errand", daemon=True)
-        self._thread.start()
+        self._thread = background.start(self._run, "sparsewire-errand")
 
     def result(self) -> Result:
         self.wait()

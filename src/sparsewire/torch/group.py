@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import threading
-from contextlib import suppress
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ..comm import Communicator
-from ..comm.groups import new_group
+from ..comm import Communicator, background
+from ..comm.groups import drop, new_group
 from ..comm.torch import TorchCommunicator, translate
 from ..errors import CommError, PeerFailed
+from .notes import Notes
 
 FAILED, LOST = "sparsewire-failed", "sparsewire-lost"  # who failed first, and why; a collective that the engine ended
-LONGEST = 2000  # characters of an error's text
 SLICE = datetime.timedelta(seconds=1)  # of waiting, between looks at what the others say
 GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the group is left to itself
 
@@ -31,7 +29,7 @@ class CourierGroup:
         limit = datetime.timedelta(seconds=timeout) if timeout else None
         own = new_group(group, dist.get_process_group_ranks(group), call, limit)
         self.comm = TorchCommunicator(own)
-        self._store = distributed_c10d._get_process_group_store(own)
+        self._notes = Notes(distributed_c10d._get_process_group_store(own))
         self._group: dist.ProcessGroup | None = own
 
     def close(self) -> None:
@@ -40,14 +38,14 @@ class CourierGroup:
             if self._group is not None:
                 self.comm.barrier()
         except CommError as error:
-            raise self.fail(error) from error
+            raise self.fail(error)  # noqa: B904 - a peer's failure hides the engine's error
         self.leave()
 
     def wait(self, work: dist.Work) -> None:
         """Until it has ended, or another rank says that it fails: of several all_reduces on their way gloo may leave
         one waiting for sockets that are closed."""
         while not self._is_done(work):
-            if self._says(FAILED) or self._says(LOST):
+            if self._notes.read(FAILED) or self._notes.read(LOST):
                 raise CommError("all_reduce: another rank has left")
 
     def _is_done(self, work: dist.Work) -> bool:
@@ -62,40 +60,29 @@ class CourierGroup:
         """Tells the others and leaves; the error to raise here.
 
         A collective that the engine ended is not the beginning of the trouble: then it is the error of the rank that
-        failed first, if that could still say so.
+        failed first, if that could still say so, and nothing of the engine's is shown.
         """
         if type(error) is not CommError:
             self.tell(error)
-        elif first := self._says(FAILED):
-            failed = PeerFailed(f"another rank failed first: {first}")
-            failed.__cause__, error = error, failed
+        elif first := self._notes.read(FAILED):
+            error = PeerFailed(f"another rank failed first: {first}")
+            error.__suppress_context__ = True
         else:
-            self._write(LOST, str(error))
+            self._notes.write(LOST, str(error))
         self.leave()
         return error
 
     def tell(self, error: BaseException) -> None:
         """Writes down, for the others, that this rank fails; unless one of them was first."""
-        self._write(FAILED, f"rank {self.comm.rank}: {type(error).__name__}: {error}")
-
-    def _write(self, key: str, text: str) -> None:
-        with suppress(RuntimeError):  # the rank that keeps the store may be gone
-            self._store.compare_set(key, "", text[:LONGEST])
-
-    def _says(self, key: str) -> str:
-        with suppress(RuntimeError):
-            return str(self._store.get(key).decode()) if self._store.check([key]) else ""
-        return ""
+        self._notes.write(FAILED, f"rank {self.comm.rank}: {type(error).__name__}: {error}")
 
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
         own, self._group = self._group, None
-        if own is not None and dist.is_initialized():
-            dist.destroy_process_group(own)
+        if own is not None:
+            drop(own)
         del own
-        closing = threading.Thread(target=self.comm.close, name="sparsewire-leaves", daemon=True)
-        closing.start()
-        closing.join(GRACE)
+        background.start(self.comm.close, "sparsewire-leaves").join(GRACE)
 
 
 class GivenGroup:

@@ -92,7 +92,7 @@ class SparsewireCallback(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self.link is not None:
-            self.link.detach()
+            self.link.detach(exception)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._resume = None

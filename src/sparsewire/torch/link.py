@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -113,13 +112,13 @@ class Link:
             failed = self._courier.error = self._fail(error)
             raise failed from None if failed is error else error
 
-    def detach(self) -> None:
+    def detach(self, error: BaseException | None = None) -> None:
         """Ends the courier; from now on the model's gradients are averaged dense, as without a link.
 
-        Every rank calls it, and waits for the others; but while an exception is handled, as in `finally`, a rank
-        leaves at once, and the others hear of that exception. Called in `on_step` it ends after this step.
+        Every rank calls it, and waits for the others. With the error that ended its training a rank leaves at once, and
+        the others hear of that error; `with` does so by itself. Called in `on_step` it ends after this step.
         """
-        self._end(sys.exc_info()[1])
+        self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
         if self._hook.link is not self:

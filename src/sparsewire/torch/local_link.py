@@ -7,7 +7,6 @@ weights come back; with `overlap` that happens on another thread, and the weight
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -163,13 +162,13 @@ class LocalLink:
         self._since, self._error = [self.comm.bytes_sent, self.comm.bytes_received], None
         self._enter(self._group, new=False)
 
-    def detach(self) -> None:
+    def detach(self, error: BaseException | None = None) -> None:
         """Meets a last time, if any rank has made steps since the last meeting, so that all end with the same weights,
-        and lets go of the optimizer. Every rank calls it, and waits for the others; but while an exception is handled,
-        as in `finally`, a rank leaves at once, and the others hear of that exception. If the last meeting fails,
-        `resume` goes on with another group, or a second `detach` lets go.
+        and lets go of the optimizer. Every rank calls it, and waits for the others. With the error that ended its
+        training a rank leaves at once, and the others hear of that error; `with` does so by itself. If the last meeting
+        fails, `resume` goes on with another group, or a second `detach` lets go.
         """
-        error = sys.exc_info()[1] or self._error
+        error = error or self._error
         if error is None and self._hook is not None:
             self._meet(LAST)
         self._end(error)
@@ -197,7 +196,7 @@ class LocalLink:
             joined = join(self.rounds, group.comm, self._model.read(), new)
         except BaseException as error:
             self._error = group.fail(error)
-            raise self._error from None if self._error is error else error
+            raise self._error  # noqa: B904 - a peer's failure hides the engine's error
         if new:
             self._since = [group.comm.bytes_sent, group.comm.bytes_received]
         self._take_over(joined)
@@ -290,7 +289,7 @@ class LocalLink:
             self.rounds.cancel(visit)
             self._error = self._group.fail(error)
             add_note(self._error, f"sparsewire: on rank {self.comm.rank}, at meeting {self.rounds.meeting}")
-            raise self._error from None if self._error is error else error
+            raise self._error  # noqa: B904 - a peer's failure hides the engine's error
 
     def _take_in(self, visit: Visit, finite: bool | None, late: bool) -> None:
         """Writes what a meeting came to into the model."""
