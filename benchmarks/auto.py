@@ -18,13 +18,14 @@ from typing import Any
 from network import guarded
 
 from sparsewire.auto import read_auto
-from sparsewire.lab import bench_train, measure
+from sparsewire.lab import measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, count
-from sparsewire.lab.bench_train import MODELS, PLAIN
-from sparsewire.lab.launch import Event, launch_ranks
-from sparsewire.lab.network import Network
+from sparsewire.lab.bench import train as bench_train
+from sparsewire.lab.bench.train import MODELS, PLAIN
+from sparsewire.lab.net.launch import Event, launch_ranks
+from sparsewire.lab.net.network import Network
 from sparsewire.lab.tables import number, publish, table
-from sparsewire.lab.workloads import WORKLOADS
+from sparsewire.lab.tasks.workloads import WORKLOADS
 
 AUTO, DENSE = "auto", "dense"
 FIRST = 20  # steps of auto that are not counted
@@ -106,7 +107,7 @@ def follow_changes(workload: str, scheme: str, fall: int, rise: int, steps: int,
     with Network(ranks, UNLIMITED) as places:
         turns = {fall: SLOW, rise: UNLIMITED}
         found = launch_ranks(
-            "sparsewire.lab.train_job:train_cell", _order(workload, scheme, steps), places,
+            "sparsewire.lab.train.job:train_cell", _order(workload, scheme, steps), places,
             lambda event: _turn(places, turns, event), limit=3600,
         )  # fmt: skip
     switches = found[0]["link"]["auto"]["switches"]

@@ -9,7 +9,7 @@ from typing import Any
 from exchanges_tasks import RULES, TASKS
 from local_picture import draw_panels, draw_rule
 
-from sparsewire.lab.scores import HIGHER, UNITS
+from sparsewire.lab.tasks.scores import HIGHER, UNITS
 
 Row = dict[str, Any]
 SHADES = ("#444444", "#d1495b", "#a05195", "#3c7a57", "#30638e", "#edae49", "#8fb8a0")

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparsewire.errors import SparsewireError
-from sparsewire.lab import bench_train, measure
+from sparsewire.lab import measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, read_rate, share
-from sparsewire.lab.bench_train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
-from sparsewire.lab.network import Network, bits_per_second, obstacle
-from sparsewire.lab.stopping import stoppable
+from sparsewire.lab.bench import train as bench_train
+from sparsewire.lab.bench.train import COMPRESSED, FP16, MODELS, PLAIN, POWERSGD
+from sparsewire.lab.net.network import Network, bits_per_second, obstacle
+from sparsewire.lab.net.stopping import stoppable
 from sparsewire.lab.tables import publish
 
 CANNOT = 77

@@ -14,10 +14,11 @@ from typing import Any
 
 from network import guarded
 
-from sparsewire.lab import bench_train, measure
+from sparsewire.lab import measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, read_rate
-from sparsewire.lab.bench_train import MODELS, stages_table, steps_table
-from sparsewire.lab.network import Network, bits_per_second
+from sparsewire.lab.bench import train as bench_train
+from sparsewire.lab.bench.train import MODELS, stages_table, steps_table
+from sparsewire.lab.net.network import Network, bits_per_second
 from sparsewire.lab.tables import publish
 
 FLAT, NODES = "flat", "nodes"

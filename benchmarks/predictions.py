@@ -21,16 +21,17 @@ import torch
 from network import guarded
 
 from sparsewire.errors import SparsewireError
-from sparsewire.lab import bench_train, measure
-from sparsewire.lab.advise_step import HALF
-from sparsewire.lab.advise_step import PLAIN as PREDICTED_PLAIN
+from sparsewire.lab import measure
+from sparsewire.lab.advise.step import HALF
+from sparsewire.lab.advise.step import PLAIN as PREDICTED_PLAIN
 from sparsewire.lab.arguments import UNLIMITED, add_json, count, read_rate
-from sparsewire.lab.bench_train import BATCH, MODELS, PEERS
-from sparsewire.lab.commands import Commands
-from sparsewire.lab.launch import Place
-from sparsewire.lab.network import Network, bits_per_second
+from sparsewire.lab.bench import train as bench_train
+from sparsewire.lab.bench.train import BATCH, MODELS, PEERS
+from sparsewire.lab.net.commands import Commands
+from sparsewire.lab.net.launch import Place
+from sparsewire.lab.net.network import Network, bits_per_second
 from sparsewire.lab.tables import number, publish, table
-from sparsewire.lab.tasks import loss_of, mlp
+from sparsewire.lab.tasks.task import loss_of, mlp
 
 CLOSE, SHARE = 0.2, 0.9
 SLOW = 1e9  # bit/s: on slower links a plain step takes seconds, so fewer are run

@@ -73,7 +73,8 @@ def test_exchanges_and_masks_are_compared_with_dense(folder: Path) -> None:
 
 def test_a_candidate_is_never_rated_and_equal_scores_are_no_hit(folder: Path) -> None:
     torch = pytest.importorskip("torch")
-    from sparsewire.lab import ratings, tasks
+    from sparsewire.lab.tasks import ratings
+    from sparsewire.lab.tasks import task as tasks
 
     data = ratings.movielens(folder)
     liked = {(user, (25 * user + place) % ITEMS) for user in range(USERS) for place in range(20)}

@@ -94,18 +94,18 @@ def _be_script(script: str, words: list[str], environment: dict[str, str], out: 
 
 
 def _fork_what_is_spawned() -> None:
-    """Ranks that a script starts, with torch or `lab/launch.py`, are not to import torch again."""
+    """Ranks that a script starts, with torch or `lab/net/launch.py`, are not to import torch again."""
     if "torch" in sys.modules:
         from torch import multiprocessing as ranks
 
-        from sparsewire.lab import launch
+        from sparsewire.lab.net import launch
 
         ranks.spawn = functools.partial(ranks.start_processes, start_method="fork")
         launch.subprocess = WORKERS
 
 
 class Worker:
-    """Stands in for the `subprocess.Popen` of `python -m module words…` that `lab/launch.py` calls."""
+    """Stands in for the `subprocess.Popen` of `python -m module words…` that `lab/net/launch.py` calls."""
 
     def __init__(self, command: Sequence[str], *, stderr: IO[bytes], env: Mapping[str, str], **_: int) -> None:
         at = command.index("-m") + 1

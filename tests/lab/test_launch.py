@@ -1,0 +1,207 @@
+"""Training on real ranks: the demo and the benchmark of steps, at their smallest."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import queue
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import warm
+
+from sparsewire.cli import main
+from sparsewire.lab import measure
+from sparsewire.lab.bench import train as bench_train
+from sparsewire.lab.demo import command as demo
+from sparsewire.lab.net import launch
+
+warm.needs("sklearn.datasets", "matplotlib.pyplot")
+pytestmark = pytest.mark.skipif(not measure.has("torch"), reason="torch is not installed")
+
+STAGES = {"select", "encode", "exchange", "decode", "accumulate"}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A short demo: its picture, its JSON and what it printed."""
+    if not measure.has("sklearn"):
+        pytest.skip("scikit-learn is not installed")
+    folder = tmp_path_factory.mktemp("demo")
+    words = ["demo", "--steps", "60", "--hidden", "128", "--json", str(folder / "demo.json")]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.setattr(launch, "subprocess", warm.WORKERS)
+        assert main([*words, "-o", str(folder / "pictures" / "demo.png")]) == 0
+    return folder, json.loads((folder / "demo.json").read_text()), out.getvalue()
+
+
+def test_the_demo_draws_a_picture(shown):
+    folder, _, out = shown
+    picture = folder / "pictures" / "demo.png"
+    assert str(picture) in out
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.rstrip().endswith(b"IEND\xaeB`\x82") and len(data) > 10_000
+
+
+def test_the_demo_prints_what_it_measured(shown):
+    _, found, out = shown
+    assert set(found["arms"]) == {demo.PLAIN, demo.RESIDUAL, demo.COMPRESSED}
+    for name, facts in found["arms"].items():
+        curve = found["curves"][name]
+        assert all(len(steps) == 60 for steps in curve.values())
+        assert facts["bytes"] == sum(curve["bytes"]) and min(curve["seconds"]) > 0
+        assert f"{facts['accuracy']:.2%}" in out and f"{facts['bytes']:,.0f}" in out
+    assert found["ratio"] == found["arms"][demo.PLAIN]["bytes"] / found["arms"][demo.COMPRESSED]["bytes"]
+    assert f"{found['ratio']:.1f}" in out
+
+
+def test_the_demo_learns_with_far_fewer_bytes(shown):
+    _, found, _ = shown
+    plain, ours = (found["arms"][name] for name in (demo.PLAIN, demo.COMPRESSED))
+    assert min(plain["accuracy"], ours["accuracy"]) > 0.5, "guessing gives 0.1"
+    dense = 4 * found["parameters"] * 60
+    assert dense <= plain["bytes"] < 1.1 * dense, "two ranks of a ring send each gradient once"
+    assert ours["bytes"] < plain["bytes"] / 10
+
+
+def test_both_compressed_trainings_of_the_demo_select_alike():
+    arms = demo.choose_arms(demo.SCHEME, steps=60)
+    ours, residual = arms[demo.COMPRESSED], arms[demo.RESIDUAL]
+    assert ours["falling"] == residual["falling"] == [60, 0.01]
+    assert ours["select_per"] == residual["select_per"] == "model"
+    assert "memory=residual" in residual["scheme"] and not residual["fitted"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [
+        ("threshold(0.1)", {}),
+        ("topk(k=5)", {}),
+        ("nonzero", {}),
+        ("randomk(2%)", {"falling": [60, 0.02], "select_per": "parameter"}),
+        ("topk(2%) | transform=rows(width=4)", {"falling": [60, 0.02], "select_per": "parameter"}),
+    ],
+)
+def test_a_scheme_of_the_users_own_gets_what_suits_its_selection(scheme, settings):
+    ours = demo.choose_arms(scheme, steps=60)[demo.COMPRESSED]
+    assert ours == {"hook": "sparsewire", "scheme": scheme, **settings}
+
+
+def test_bench_train_accounts_for_a_step(started, tmp_path, capsys):
+    words = ["bench", "train", "--model-size", "tiny", "--steps", "4", "--json", str(tmp_path / "b.json")]
+    assert main(words) == 0
+    found = json.loads((tmp_path / "b.json").read_text())
+    plain, ours = found["arms"][bench_train.PLAIN], found["arms"][bench_train.COMPRESSED]
+    assert len(plain["all_ms"]) == len(ours["all_ms"]) == 4
+    assert set(ours["stages_ms"]) >= STAGES and not plain["stages_ms"]
+    assert all(spent > 0 for name, spent in ours["stages_ms"].items() if name in STAGES)
+    coding = ours["stages_ms"]["encode"] + ours["stages_ms"]["decode"]
+    assert ours["coding_share"] == pytest.approx(coding / ours["stages_ms"]["select"])
+    assert ours["times_fewer_bytes"] == pytest.approx(plain["bytes"] / ours["bytes"]) and ours["times_fewer_bytes"] > 5
+    out = capsys.readouterr().out
+    assert f"{plain['step_ms']:,.1f}" in out and f"{ours['step_ms']:,.1f}" in out
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The processes of all ranks that a test starts."""
+    processes = []
+
+    def spy(*words, **settings):
+        processes.append(warm.start_worker(*words, **settings))
+        return processes[-1]
+
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=spy, PIPE=subprocess.PIPE))
+    return processes
+
+
+def test_a_failing_rank_is_an_error_and_leaves_nothing_running(started):
+    with pytest.raises(launch.RankError, match=r"rank \d failed: AttributeError.*'nothing'"):
+        launch.launch_ranks("sparsewire.lab:nothing", {}, [launch.Place()] * 2)
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_a_mistake_in_the_scheme_is_told_before_ranks_start(started, capsys):
+    for command in (["demo"], ["bench", "train"]):
+        assert main([*command, "--scheme", "topq(1%)"]) == 2
+        assert "topk" in capsys.readouterr().err
+    assert not started
+
+
+def test_ranks_that_take_too_long_are_ended(started):
+    with pytest.raises(launch.RankError, match=r"did not finish in 0\.1 s"):
+        launch.launch_ranks("rank_jobs:wait", {}, [launch.Place()] * 2, limit=0.1)
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_ranks_that_tell_something_without_pause_are_ended_in_time_too(started):
+    with pytest.raises(launch.RankError, match=r"did not finish in 2 s"):
+        launch.launch_ranks("rank_jobs:chatter", {}, [launch.Place()], lambda event: time.sleep(0.01), limit=2)
+    assert len(started) == 1 and started[0].poll() is not None
+
+
+def test_a_collective_may_take_as_long_as_the_whole(started):
+    assert launch.launch_ranks("rank_jobs:group_limit", {}, [launch.Place()], limit=4321) == [4321.0]
+
+
+LOST = "RuntimeError: [../pair.cc:534] Connection closed by peer [127.0.0.1]:3321"
+LATE = "RuntimeError: [../buffer.cc:71] Timed out waiting 300000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize(
+    ("failures", "finished", "told"),
+    [
+        ([LOST, LATE], [], f"rank 1 failed: {LATE}"),
+        ([LATE, LOST], [], f"rank 0 failed: {LATE}"),
+        ([LOST, LOST, "exit status -9"], [], "rank 2 failed: exit status -9"),
+        ([LOST, LOST], [], f"rank 0 failed: {LOST}"),
+        ([LOST, "a warning"], [1], f"rank 0 failed: {LOST}"),
+    ],
+)
+def test_of_several_failures_the_one_that_says_most_is_told(failures, finished, told):
+    events: launch.Events = queue.SimpleQueue()
+    for rank in finished:
+        events.put((rank, {"result": None}))
+    for rank in range(len(failures)):
+        events.put((rank, None))
+    ranks: Any = [SimpleNamespace(failure=lambda said=said: said) for said in failures]
+    with pytest.raises(launch.RankError) as error:
+        launch._collect(ranks, events, lambda event: None, limit=60)
+    assert str(error.value) == told
+
+
+def test_a_launcher_that_is_killed_leaves_no_folder(tmp_path):
+    code = "from sparsewire.lab.net.launch import *; launch_ranks('rank_jobs:wait', {}, [Place()])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as launcher:
+        _wait_for(lambda: any(tmp_path.glob("sparsewire-*/stderr 0")))
+        launcher.kill()
+    _wait_for(lambda: not any(tmp_path.iterdir()))
+
+
+def _wait_for(true):
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_ctrl_c_ends_the_ranks(started, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "_collect", interrupt)
+    assert main(["demo"]) == 130
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_the_demo_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(measure, "has", lambda package: package != "sklearn")
+    assert main(["demo"]) == 2
+    assert "pip install scikit-learn" in capsys.readouterr().err

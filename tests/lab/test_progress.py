@@ -1,0 +1,59 @@
+"""The live line of `sparsewire lab train`: it stays on one row of any terminal, with the time that is left."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+
+from sparsewire.lab import measure
+
+if not measure.has("torch"):
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+from sparsewire.lab.train.cells import Cell
+from sparsewire.lab.train.progress import Progress
+from sparsewire.lab.train.ways import read_way
+
+WAY = "topk(1%) | indices=rice | values=qsgd(bits=4) | memory=dgc(momentum=0.9); select_per=model"
+CELL = Cell("resnet20-cifar", read_way(WAY), "100mbit", 1, 4, 1, 1000, 5, 32, 10, 0.1)
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """The rows that are shown on a terminal of this width, one after another."""
+
+    def rows(width: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        with Progress([CELL], 0) as progress:
+            progress.start(CELL)
+            for step in range(1, 4):
+                progress.step({"step": step, "loss": float("nan"), "seconds": 0.5})
+        return re.split(r"\r\033\[K", capsys.readouterr().err)[1:-1]
+
+    return rows
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_line_stays_on_one_row_with_the_time_left(shown, width):
+    rows = shown(width)
+    assert len(rows) == 4 and all(len(row) < width for row in rows)
+    assert re.match(r"\[1/1\] \d+ s left; step 3", rows[-1])
+
+
+def test_the_time_left_goes_by_the_same_way_if_it_has_run(monkeypatch, capsys):
+    clock = iter([0.0, 100.0, 100.0, 110.0, 110.0])  # a slow way, and a fast one
+    cells = [replace(CELL, way=read_way(way), seed=seed) for seed in (1, 2) for way in ("ddp", "topk(1%)")]
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with Progress([*cells[:2], cells[3]], 0) as progress:
+        for cell in cells[:2]:
+            progress.start(cell)
+            progress.finish({"step_ms": 1.0})
+    assert capsys.readouterr().err.splitlines()[-1].endswith(", 10 s left")
+
+
+def test_a_wide_terminal_shows_all(shown):
+    assert shown(300)[-1].endswith("step 3 of 1000, loss nan, 0.50 s; " + CELL.title)
