@@ -88,3 +88,14 @@ def test_a_picture_without_matplotlib_is_refused_before_the_work(monkeypatch, tm
     monkeypatch.setattr(bench_rates.measure, "has", lambda package: package != "matplotlib")
     assert run("bench", "rates", "--picture", tmp_path / "a.png") == 2
     assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_json_on_stdout_stays_json_beside_a_picture(monkeypatch, tmp_path, capsys):
+    points = [{"curve": "entropy", "codec": "entropy", "bits": bits, "error": 2.0**-bits} for bits in (3.0, 5.0)]
+    points.append({"curve": "half", "codec": "half", "bits": 16.0, "error": 0.001})
+    one = {"input": "x", "count": 1, "points": points, "verdicts": [bench_rates._verdict(points, 0.2)]}
+    result = {"machine": bench_rates.measure.machine(), "inputs": [one]}
+    monkeypatch.setattr(bench_rates, "run", lambda *_: result)
+    assert run("bench", "rates", "--picture", tmp_path / "a.png", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["inputs"][0]["input"] == "x" and "a.png" in err

@@ -172,6 +172,5 @@ def _conclusions(rows: Sequence[Mapping[str, Any]], bound: float) -> Iterable[st
 def _draw(result: Mapping[str, Any], path: Path) -> str:
     from .picture import draw_advice
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     draw_advice(result, path)
     return f"\n\npicture: {path}"

@@ -8,9 +8,9 @@ stays within the error.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from ...errors import SparsewireError
@@ -48,7 +48,10 @@ def main(args: argparse.Namespace) -> int:
     result = run(arrays or {"made": made()}, args.ratio)
     publish(show(result), result, args.json)
     if args.picture is not None:
-        _draw(result, args.picture)
+        from .rates_picture import draw_rates
+
+        draw_rates(result, args.picture)
+        print(f"\npicture: {args.picture}", file=sys.stderr if args.json == "-" else sys.stdout)
     return int(args.check and not all(row["smallest"] for one in result["inputs"] for row in one["verdicts"]))
 
 
@@ -102,11 +105,3 @@ def _cells(verdict: dict[str, Any]) -> list[str]:
     ours, other = verdict["ours"], verdict["other"]
     columns = [cell for one in (ours, other) for cell in (number(one["bits"]), f"{one['error']:.4f}")]
     return [f"{verdict['error']:.0%}", *columns, other["codec"], "" if verdict["smallest"] else "LARGER"]
-
-
-def _draw(result: dict[str, Any], path: Path) -> None:
-    from ..picture import draw_rates
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_rates(result, path)
-    print(f"\npicture: {path}")

@@ -130,8 +130,7 @@ def _draw(result: dict[str, Any], path: Path) -> str:
     """Draws the picture if matplotlib is installed; a line for the report."""
     if not measure.has("matplotlib"):
         return "no picture: pip install matplotlib"
-    from ..picture import draw_training
+    from .picture import draw_training
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     draw_training(result, path)
     return f"picture: {path}"

@@ -218,6 +218,5 @@ def look_ahead(bench: Bench, link: Link, rate: str) -> Iterator[dict[str, Any]]:
 def _draw(result: dict[str, Any], args: argparse.Namespace) -> None:
     from .picture import draw_exchanges
 
-    args.picture.parent.mkdir(parents=True, exist_ok=True)
     draw_exchanges(result, args.picture)
     print(f"\npicture: {args.picture}", file=sys.stderr if args.json == "-" else sys.stdout)

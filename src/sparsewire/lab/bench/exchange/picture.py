@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from ...picture import save_figure
+from ...pictures import MARKERS, SERIES, label_axes, new_figure, save_figure
 from .steps import DENSE, SUPPORTS
 
-COLOURS = ("#7f7f7f", "#d1495b", "#edae49", "#30638e", "#3c7a57", "#8d6a9f", "#76b0d6", "#8c564b", "#444444", "#bcbd22")
-MARKERS = "sodv^<*PXD"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Row = Mapping[str, Any]
 
 
 def draw_exchanges(result: dict[str, Any], path: Path) -> None:
     """A row of panels per kind of supports; bytes, and time on each link that the model is told of."""
     links = list(dict.fromkeys(row["link"] for row in result["ahead"]))
-    figure = Figure(figsize=(1 + 5.4 * (1 + len(links)), 9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1 + 5.4 * (1 + len(links)), 9)
     panels = figure.subplots(2, 1 + len(links), squeeze=False, sharex=True, sharey="col")
     for (bytes_axes, *time_axes), supports in zip(panels, SUPPORTS, strict=True):
         _draw(bytes_axes, _of(result["bytes"], supports), _of(result["ahead"], supports, links[0]), "both", 1e6)
-        _label(bytes_axes, "MB in + out of the busiest rank", f"{supports} supports: bytes")
+        label_axes(bytes_axes, "ranks", "MB in + out of the busiest rank", f"{supports} supports: bytes")
         for axes, link in zip(time_axes, links, strict=True):
             _draw(axes, _of(result["times"], supports, link), _of(result["ahead"], supports, link), "seconds", 1.0)
-            _label(axes, "seconds per step", f"{supports} supports: step on links of {link}")
+            label_axes(axes, "ranks", "seconds per step", f"{supports} supports: step on links of {link}")
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5)
     size = f"{result['entries']:,} of {result['numel']:,} float32 per rank, {result['codecs']}"
@@ -48,7 +44,7 @@ def _of(rows: Sequence[Row], supports: str, link: str | None = None) -> list[Row
 def _draw(axes: Axes, measured: Sequence[Row], model: Sequence[Row], key: str, scale: float) -> None:
     names = dict.fromkeys(row["exchange"] for row in (*measured, *model))
     for place, name in enumerate(names):
-        style = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)], "label": name}
+        style = {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)], "label": name}
         points, line = (_curve(rows, name, key, scale) for rows in (measured, model))
         axes.loglog(*line, color=style["color"], linewidth=1.4)
         axes.loglog(*points, linestyle="none", markersize=6, **style)
@@ -57,10 +53,3 @@ def _draw(axes: Axes, measured: Sequence[Row], model: Sequence[Row], key: str, s
 def _curve(rows: Sequence[Row], name: str, key: str, scale: float) -> tuple[list[float], list[float]]:
     own = [row for row in rows if row["exchange"] == name]
     return [row["ranks"] for row in own], [row[key] / scale for row in own]
-
-
-def _label(axes: Axes, what: str, title: str) -> None:
-    axes.set(xlabel="ranks", ylabel=what)
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
