@@ -107,7 +107,7 @@ def compare(rate: str, size: str, ranks: int) -> list[Result]:
         steps = {name: 2 if slow and row["scheme"] is None else 5 for name, row in rows.items()}
         found = bench_train.run(MODELS[size], arms, places, 2, steps, rounds=1 if slow else 3, limit=1800)
     return [
-        {"rate": rate, "model": size, "ranks": ranks, "way": name, "predicted_ms": 1e3 * row["seconds"],
+        {"rate": rate, "model": size, "ranks": ranks, "method": name, "predicted_ms": 1e3 * row["seconds"],
          "measured_ms": found["arms"][name]["step_ms"],
          "ratio": 1e3 * row["seconds"] / found["arms"][name]["step_ms"]}
         for name, row in rows.items()
@@ -122,9 +122,9 @@ def run(options: argparse.Namespace) -> list[Result]:
 
 
 def show(result: Result) -> str:
-    rows = [[cell["rate"], cell["way"], number(cell["predicted_ms"], 1), number(cell["measured_ms"], 1),
+    rows = [[cell["rate"], cell["method"], number(cell["predicted_ms"], 1), number(cell["measured_ms"], 1),
              number(cell["ratio"])] for cell in result["cells"]]  # fmt: skip
-    headers = ["links", "way", "predicted ms", "measured ms", "predicted / measured"]
+    headers = ["links", "method", "predicted ms", "measured ms", "predicted / measured"]
     met = "met" if result["met"] else "MISSED"
     verdict = f"{result['close']} of {len(rows)} within {CLOSE:.0%} (target: {SHARE:.0%} of them: {met})"
     return f"{measure.machine_line(result['machine'])}\n\n{table(headers, rows)}\n{verdict}"

@@ -78,8 +78,8 @@ def test_ranks_in_one_namespace_are_a_machine(script, tmp_path):
 @pytest.mark.root
 def test_advice_stands_beside_what_is_measured(script, tmp_path):
     found = measured(script, "predictions.py", tmp_path / "p.json", *TINY, "--rate", "10mbit")
-    ways = [cell["way"] for cell in found["cells"]]
-    assert {"plain DDP", "torch's fp16 hook", "topk(ratio=0.01)"} < set(ways) and len(ways) == len(set(ways))
+    methods = [cell["method"] for cell in found["cells"]]
+    assert {"plain DDP", "torch's fp16 hook", "topk(ratio=0.01)"} < set(methods) and len(methods) == len(set(methods))
     assert all(cell["predicted_ms"] > 0 < cell["measured_ms"] for cell in found["cells"])
 
 

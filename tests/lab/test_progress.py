@@ -14,11 +14,11 @@ if not measure.has("torch"):
     pytest.skip("torch is not installed", allow_module_level=True)
 
 from sparsewire.lab.train.cells import Cell
+from sparsewire.lab.train.methods import read_method
 from sparsewire.lab.train.progress import Progress
-from sparsewire.lab.train.ways import read_way
 
-WAY = "topk(1%) | indices=rice | values=qsgd(bits=4) | memory=dgc(momentum=0.9); select_per=model"
-CELL = Cell("resnet20-cifar", read_way(WAY), "100mbit", 1, 4, 1, 1000, 5, 32, 10, 0.1)
+METHOD = "topk(1%) | indices=rice | values=qsgd(bits=4) | memory=dgc(momentum=0.9); select_per=model"
+CELL = Cell("resnet20-cifar", read_method(METHOD), "100mbit", 1, 4, 1, 1000, 5, 32, 10, 0.1)
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def test_the_line_stays_on_one_row_with_the_time_left(shown, width):
     assert re.match(r"\[1/1\] \d+ s left; step 3", rows[-1])
 
 
-def test_the_time_left_goes_by_the_same_way_if_it_has_run(monkeypatch, capsys):
-    clock = iter([0.0, 100.0, 100.0, 110.0, 110.0])  # a slow way, and a fast one
-    cells = [replace(CELL, way=read_way(way), seed=seed) for seed in (1, 2) for way in ("ddp", "topk(1%)")]
+def test_the_time_left_goes_by_the_same_method_if_it_has_run(monkeypatch, capsys):
+    clock = iter([0.0, 100.0, 100.0, 110.0, 110.0])  # a slow method, and a fast one
+    cells = [replace(CELL, method=read_method(method), seed=seed) for seed in (1, 2) for method in ("ddp", "topk(1%)")]
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with Progress([*cells[:2], cells[3]], 0) as progress:
         for cell in cells[:2]:

@@ -140,8 +140,8 @@ def test_what_is_no_result_is_refused(tmp_path, capsys):
     assert "no results" in fails(capsys, "lab", "report", tmp_path / "b.json", "-o", tmp_path / "r.html")
 
 
-def headline_row(page: Page, workload: str, way: str) -> list[str]:
-    (found,) = [row for row in page.rows if row[0] == workload and row[3] == way]
+def headline_row(page: Page, workload: str, method: str) -> list[str]:
+    (found,) = [row for row in page.rows if row[0] == workload and row[3] == method]
     return found
 
 
@@ -160,16 +160,16 @@ def test_noise_has_no_loss_curve_however_long_it_was_trained(tmp_path):
     assert "Loss curves" not in page.titles
 
 
-def test_on_a_phone_a_way_stays_beside_its_figures(whole):
+def test_on_a_phone_a_method_stays_beside_its_figures(whole):
     _, text, _ = whole
-    table = text.partition("all ways at all settings")[2].partition("</table>")[0]
+    table = text.partition("all methods at all settings")[2].partition("</table>")[0]
     rows = [re.findall(r'<t[hd][^>]*class="[^"]*stays[^"]*"[^>]*>(.*?)</t', row) for row in table.split("<tr>")[1:]]
-    assert len(rows) == 24 and all(len(row) == 1 for row in rows) and "way" in rows[0][0] and rows[1] == ["ddp"]
+    assert len(rows) == 24 and all(len(row) == 1 for row in rows) and "method" in rows[0][0] and rows[1] == ["ddp"]
     assert re.search(r"@media \(max-width: 50rem\) { \.stays { position: sticky; left: 0", text)
 
 
 def test_times_of_all_lengths_can_be_told_apart(whole):
-    """Ways may differ by a factor of a hundred."""
+    """Methods may differ by a factor of a hundred."""
     time = whole[1].partition("Time to accuracy")[2].partition("</svg>")[0]
     marks = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', time)]
     assert marks[1] - marks[0] > 1.5 * (marks[2] - marks[1]), "on a logarithmic axis"
@@ -200,7 +200,7 @@ def test_numbers_of_ranks_are_where_the_axis_is_marked(tmp_path):
     assert re.findall(r'y="254.0" text-anchor="middle">(\w+)<', picture) == ["2", "4", "6"]
 
 
-def test_a_way_keeps_its_name_when_it_is_run_again_without_one(tmp_path):
+def test_a_method_keeps_its_name_when_it_is_run_again_without_one(tmp_path):
     named = record("synthetic-25m", "ddp", "1gbit", name="plain DDP")
     page, _ = reported(tmp_path, [named, record("synthetic-25m", "ddp", "100mbit", name="ddp")])
     assert [row[3] for row in page.rows[1:3]] == ["plain DDP"] * 2
@@ -210,8 +210,8 @@ def test_only_seeds_are_averaged(tmp_path):
     """Each learning rate has a row of its own, and is compared with plain DDP's at the same one."""
     scores = {("ddp", 0.1): 0.9, ("ddp", 0.2): 0.8, ("fp16", 0.1): 0.91, ("fp16", 0.2): 0.82}
     page, _ = reported(tmp_path, [
-        with_settings(record("mlp-digits", way, "1gbit", seed=seed, score=score), learning_rate=rate)
-        for (way, rate), score in scores.items() for seed in (1, 2)
+        with_settings(record("mlp-digits", method, "1gbit", seed=seed, score=score), learning_rate=rate)
+        for (method, rate), score in scores.items() for seed in (1, 2)
     ])  # fmt: skip
     rows = {row[3]: row[8:11] for row in page.rows if row[0] == "mlp-digits"}
     assert rows == {
@@ -220,7 +220,7 @@ def test_only_seeds_are_averaged(tmp_path):
     }  # fmt: skip
 
 
-def test_ways_that_were_timed_for_other_numbers_of_steps_are_compared_without_a_word(tmp_path):
+def test_methods_that_were_timed_for_other_numbers_of_steps_are_compared_without_a_word(tmp_path):
     slow = with_settings(record("synthetic-25m", "ddp", "1gbit"), steps=3, warmup=1)
     page, _ = reported(tmp_path, [slow, record("synthetic-25m", "fp16", "1gbit")])
     assert headline_row(page, "synthetic-25m", "fp16")[7] == "2.0" and headline_row(page, "synthetic-25m", "ddp")
@@ -271,7 +271,10 @@ def test_records_without_key_or_machine_are_shown_and_others_not_counted(tmp_pat
 
 def test_what_a_record_lacks_is_named(tmp_path, capsys):
     whole = record("synthetic-25m", "ddp", "1gbit")
-    for broken, what in (({**whole, "cell": {"workload": "a"}}, "way, rate"), ({"cell": whole["cell"]}, "name, score")):
+    for broken, what in (
+        ({**whole, "cell": {"workload": "a"}}, "method, rate"),
+        ({"cell": whole["cell"]}, "name, score"),
+    ):
         path = save(tmp_path / "a.jsonl", [whole, broken])
         assert f"line 2 is no result of `lab train`: it has no {what}" in fails(
             capsys, "lab", "report", path, "-o", tmp_path / "r.html"

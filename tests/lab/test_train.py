@@ -24,14 +24,14 @@ from sparsewire.lab.net.launch import RankError
 from sparsewire.lab.tasks.workloads import WORKLOADS
 from sparsewire.lab.train import command as train
 from sparsewire.lab.train.cells import all_cells, cells_of
-from sparsewire.lab.train.ways import read_way
+from sparsewire.lab.train.methods import read_method
 
 OURS = "topk(1%) | memory=dgc(momentum=0.9); select_per=model; falling=true"
 
 
-def made(way: str, steps: int) -> dict[str, Any]:
+def made(method: str, steps: int) -> dict[str, Any]:
     """What a rank would report."""
-    sent = 10 if way == "none" else 1
+    sent = 10 if method == "none" else 1
     return {
         "parameters": 5, "loss": [1.0] * steps, "seconds": [9.0, 1.0, 3.0, *[2.0] * (steps - 3)], "score": 0.5,
         "parts": {"forward": [0.5] * steps}, "sent": [sent] * steps, "received": [sent] * steps, "link": {},
@@ -60,19 +60,26 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# --- ways and cells ----------------------------------------------------------------------------------------------
+# --- methods and cells ----------------------------------------------------------------------------------------------
 
 
-def test_a_way_is_read_with_its_settings():
-    way = read_way(f"ours := {OURS}")
-    assert (way.name, way.text, way.hook) == ("ours", OURS, "sparsewire") and not way.periodic
-    assert way.arm(steps=40) == {
+def test_a_method_is_read_with_its_settings():
+    method = read_method(f"ours := {OURS}")
+    assert (method.name, method.text, method.hook) == ("ours", OURS, "sparsewire") and not method.periodic
+    assert method.arm(steps=40) == {
         "hook": "sparsewire", "scheme": "topk(1%) | memory=dgc(momentum=0.9)", "select_per": "model",
         "falling": [40, 0.01],
     }  # fmt: skip
-    assert read_way("local:sbc(level=2); overlap=1").arm(9) == {"hook": "local", "scheme": "sbc(level=2)", "overlap": 1}
-    assert read_way("powersgd; rank=2").arm(9) == {"hook": "powersgd", "rank": 2}
-    assert read_way("post-local-sgd").periodic and read_way("auto").arm(9) == {"hook": "sparsewire", "scheme": "auto"}
+    assert read_method("local:sbc(level=2); overlap=1").arm(9) == {
+        "hook": "local",
+        "scheme": "sbc(level=2)",
+        "overlap": 1,
+    }
+    assert read_method("powersgd; rank=2").arm(9) == {"hook": "powersgd", "rank": 2}
+    assert read_method("post-local-sgd").periodic and read_method("auto").arm(9) == {
+        "hook": "sparsewire",
+        "scheme": "auto",
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,33 +99,33 @@ def test_a_way_is_read_with_its_settings():
         ("local:auto", "select has no 'auto'"),
     ],
 )
-def test_a_way_that_is_none_says_what_would_be(text, said):
+def test_a_method_that_is_none_says_what_would_be(text, said):
     with pytest.raises(SparsewireError, match=said):
-        read_way(text)
+        read_method(text)
 
 
 @pytest.mark.parametrize("text", ["topk(1%); on_step=1", "topk(1%); scaler=1", "local:topk(1%); on_round=1"])
 def test_settings_that_cannot_be_written_are_not_known(text):
     name = text.split("; ")[1].removesuffix("=1")
     with pytest.raises(InputError) as error:
-        read_way(text)
+        read_method(text)
     assert name in str(error.value) and name not in str(error.value).partition("; known:")[2]
 
 
-def test_a_way_without_a_name_has_its_text_as_one():
-    ways = ["ddp", "ddp; pruned=0.5", "topk(1%)", "topk(1%); select_per=model", "topk(1%); seed=2"]
-    assert [read_way(way).name for way in ways] == ways
-    long = read_way("topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false); "
+def test_a_method_without_a_name_has_its_text_as_one():
+    methods = ["ddp", "ddp; pruned=0.5", "topk(1%)", "topk(1%); select_per=model", "topk(1%); seed=2"]
+    assert [read_method(method).name for method in methods] == methods
+    long = read_method("topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false); "
                     "select_per=model; falling=true").name  # fmt: skip
     assert len(long) == 100 and long.startswith("topk(1%) | indices=rice") and long.endswith("; falling=true")
 
 
 def test_all_combinations_are_cells_and_the_rest_is_the_workloads():
-    grid = {"workloads": ["mlp-digits", "synthetic-1m"], "ways": {"plain": "ddp", "ours": OURS}, "seeds": [1, 2]}
+    grid = {"workloads": ["mlp-digits", "synthetic-1m"], "methods": {"plain": "ddp", "ours": OURS}, "seeds": [1, 2]}
     cells = list(cells_of({**grid, "rates": ["1gbit", "unlimited"], "ranks": [2, 4]}, Path()))
     assert len({cell.key for cell in cells}) == len(cells) == 2 * 2 * 2 * 2 * 2
     one = cells[-1]
-    assert (one.way.name, one.batch, one.learning_rate, one.tests) == ("ours", 8, 0.01, 0)
+    assert (one.method.name, one.batch, one.learning_rate, one.tests) == ("ours", 8, 0.01, 0)
     assert sorted(WORKLOAD_NAMES) == sorted(WORKLOADS)
 
 
@@ -131,10 +138,10 @@ def test_all_combinations_are_cells_and_the_rest_is_the_workloads():
         ({"steps": 4, "warmup": 4}, "make it less"),
         ({"batch": 0}, "batch=0"),
         ({"step": 4}, "did you mean 'steps'"),
-        ({"ways": []}, "ways missing"),
-        ({"ways": 5}, "ways has 5.*in quotes"),
-        ({"ways": True}, "ways has True"),
-        ({"ways": {"plain": 5}}, "ways has 5"),
+        ({"methods": []}, "methods missing"),
+        ({"methods": 5}, "methods has 5.*in quotes"),
+        ({"methods": True}, "methods has True"),
+        ({"methods": {"plain": 5}}, "methods has 5"),
         ({"workloads": [["mlp-digits"]]}, "workloads has.*in quotes"),
         ({"workloads": {"a": 1}}, "workloads has"),
         ({"rates": []}, "rates is empty"),
@@ -150,28 +157,28 @@ def test_all_combinations_are_cells_and_the_rest_is_the_workloads():
 )
 def test_a_grid_that_makes_no_sense_is_refused(change, said):
     with pytest.raises(InputError, match=said):
-        list(cells_of({"workloads": ["mlp-digits"], "ways": ["ddp"], **change}, Path()))
+        list(cells_of({"workloads": ["mlp-digits"], "methods": ["ddp"], **change}, Path()))
 
 
 def test_settings_beside_the_grids_are_those_of_all_of_them():
     told = {"seeds": [1, 2], "steps": 9, "workloads": "mlp-digits", "data": "here"}
-    cells = all_cells({**told, "grid": [{"ways": "ddp"}, {"ways": "fp16", "steps": 5}]})
-    assert [(cell.way.text, cell.steps, cell.seed) for cell in cells] == [
+    cells = all_cells({**told, "grid": [{"methods": "ddp"}, {"methods": "fp16", "steps": 5}]})
+    assert [(cell.method.text, cell.steps, cell.seed) for cell in cells] == [
         ("ddp", 9, 1), ("ddp", 9, 2), ("fp16", 5, 1), ("fp16", 5, 2),
     ]  # fmt: skip
     assert {cell.data for cell in cells} == {"here"}
-    assert {cell.data for cell in all_cells({**told, "ways": "ddp"}, Path("there"))} == {"there"}
+    assert {cell.data for cell in all_cells({**told, "methods": "ddp"}, Path("there"))} == {"there"}
     with pytest.raises(InputError, match="did you mean 'seeds'"):
-        all_cells({"seed": 1, "grid": [{"workloads": "mlp-digits", "ways": "ddp"}]})
+        all_cells({"seed": 1, "grid": [{"workloads": "mlp-digits", "methods": "ddp"}]})
 
 
 def test_data_are_found_wherever_a_command_is_repeated():
-    (cell,) = all_cells({"workloads": "lenet-mnist", "ways": "ddp"}, Path("here"))
+    (cell,) = all_cells({"workloads": "lenet-mnist", "methods": "ddp"}, Path("here"))
     assert cell.data == str(Path("here").absolute()) in shlex.split(cell.command)
 
 
 def test_a_cell_with_two_names_is_one():
-    assert len(all_cells({"workloads": "mlp-digits", "ways": {"a": "ddp", "b": "ddp"}})) == 1
+    assert len(all_cells({"workloads": "mlp-digits", "methods": {"a": "ddp", "b": "ddp"}})) == 1
 
 
 # --- running -----------------------------------------------------------------------------------------------------
@@ -179,7 +186,9 @@ def test_a_cell_with_two_names_is_one():
 
 def test_a_failed_cell_is_recorded_and_the_rest_goes_on_and_nothing_runs_twice(fake, tmp_path, capsys):
     file, output = tmp_path / "lab.toml", tmp_path / "out" / "lab.jsonl"
-    file.write_text('[[grid]]\nworkloads = "synthetic-1m"\nranks = 2\nways = ["ddp", "fp16", "topk(1%)"]\nsteps = 8\n')
+    file.write_text(
+        '[[grid]]\nworkloads = "synthetic-1m"\nranks = 2\nmethods = ["ddp", "fp16", "topk(1%)"]\nsteps = 8\n'
+    )
     assert run("lab", "train", file, "-o", output) == 1
     out, err = capsys.readouterr()
     assert "no luck" in out and "[3/3]" in err
@@ -193,7 +202,7 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on_and_nothing_runs_twice(f
 def test_a_record_has_medians_after_the_warmup_and_a_command_that_repeats_it(fake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lab.toml").write_text(
-        'workloads = "synthetic-1m"\nways = "ddp"\nranks = 2\nsteps = 8\nwarmup = 1\nlearning_rate = 1\n'
+        'workloads = "synthetic-1m"\nmethods = "ddp"\nranks = 2\nsteps = 8\nwarmup = 1\nlearning_rate = 1\n'
     )
     assert run("lab", "train", "lab.toml", "--data", "here") == 0
     (record,) = lines(tmp_path / "out" / "lab.jsonl")
@@ -207,13 +216,13 @@ def test_a_record_has_medians_after_the_warmup_and_a_command_that_repeats_it(fak
 
 
 def test_flags_may_be_repeated_and_have_several_values(fake, tmp_path):
-    words = ["--workload", "synthetic-1m", "--way", "ddp", "topk(1%)", "--way", "bf16", "--seed", 1, "--seed", 2]
+    words = ["--workload", "synthetic-1m", "--method", "ddp", "topk(1%)", "--method", "bf16", "--seed", 1, "--seed", 2]
     assert run("lab", "train", *words, "--ranks", 1, "--ranks", 2, "-o", tmp_path / "a.jsonl") == 0
     assert len(lines(tmp_path / "a.jsonl")) == 3 * 2 * 2
 
 
 def test_without_its_data_a_cell_fails_before_ranks_are_started(fake, tmp_path, capsys):
-    words = ["--workload", "lenet-mnist", "synthetic-1m", "--way", "ddp", "--data", tmp_path]
+    words = ["--workload", "lenet-mnist", "synthetic-1m", "--method", "ddp", "--data", tmp_path]
     assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 1
     out, err = capsys.readouterr()
     assert f"{tmp_path / 'mnist.npz'} is not there: name its folder with --data" in out
@@ -227,23 +236,23 @@ def test_the_files_that_workloads_name_are_those_that_they_read(tmp_path, worklo
         WORKLOADS[workload].task.load(tmp_path)
 
 
-def test_of_periodic_ways_the_mean_step_is_told(fake, tmp_path):
-    words = ["--workload", "synthetic-1m", "--way", "local:sbc(level=2)", "--steps", 4, "--warmup", 1]
+def test_of_periodic_methods_the_mean_step_is_told(fake, tmp_path):
+    words = ["--workload", "synthetic-1m", "--method", "local:sbc(level=2)", "--steps", 4, "--warmup", 1]
     assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
     assert lines(tmp_path / "a.jsonl")[0]["step_ms"] == 2000, "the mean of 1, 3 and 2 s"
 
 
-GRID = 'workloads = "synthetic-1m"\nways = "ddp"\n'
+GRID = 'workloads = "synthetic-1m"\nmethods = "ddp"\n'
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"ways = [", "at end of document"),
+        (b"methods = [", "at end of document"),
         (b"\xff", "not UTF-8"),
         (b"grid = 5", "starts with [[grid]]"),
         (b"grid = []", "starts with [[grid]]"),
-        (b'[grid]\nworkloads = "mlp-digits"\nways = "ddp"', "starts with [[grid]]"),
+        (b'[grid]\nworkloads = "mlp-digits"\nmethods = "ddp"', "starts with [[grid]]"),
         (f"data = 5\n{GRID}".encode(), "data=5"),
         (f"{GRID}learning_rate = nan".encode(), "learning_rate=nan"),
     ],
@@ -256,43 +265,53 @@ def test_mistakes_in_the_file_are_said(tmp_path, capsys, fake, text, said):
 
 def test_flags_beside_a_file_are_refused(fake, tmp_path, capsys):
     (tmp_path / "lab.toml").write_text(GRID)
-    flags = ["--steps", 2, "--seed", 7, "--ranks", 4, "--way", "fp16"]
+    flags = ["--steps", 2, "--seed", 7, "--ranks", 4, "--method", "fp16"]
     words = fails(capsys, "lab", "train", tmp_path / "lab.toml", *flags, "-o", tmp_path / "a.jsonl")
-    assert "put ways, seeds, ranks, steps into the file" in words and not fake
+    assert "put methods, seeds, ranks, steps into the file" in words and not fake
     allowed = ["--data", tmp_path, "--limit", 9, "-o", tmp_path / "a.jsonl"]
     assert run("lab", "train", tmp_path / "lab.toml", *allowed) == 0 and fake[0]["data"] == str(tmp_path)
 
 
 def test_results_that_cannot_be_written_are_refused_before_anything_runs(fake, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    words = ["--workload", "synthetic-1m", "--way", "ddp", "-o", tmp_path / "file" / "a.jsonl"]
+    words = ["--workload", "synthetic-1m", "--method", "ddp", "-o", tmp_path / "file" / "a.jsonl"]
     assert "name another file" in fails(capsys, "lab", "train", *words) and not fake
 
 
 def test_training_goes_on_where_a_crash_left_only_part_of_a_line(fake, tmp_path):
     (tmp_path / "a.jsonl").write_bytes('{"key": "…'.encode()[:-1])
-    assert run("lab", "train", "--workload", "synthetic-1m", "--way", "ddp", "-o", tmp_path / "a.jsonl") == 0
+    assert run("lab", "train", "--workload", "synthetic-1m", "--method", "ddp", "-o", tmp_path / "a.jsonl") == 0
     assert len(fake) == len(results.read(tmp_path / "a.jsonl")) == 1
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no devices here")
 def test_devices_are_written_and_not_read(fake, capsys):
-    words = ["lab", "train", "--workload", "synthetic-1m", "--way", "ddp", "-o"]
+    words = ["lab", "train", "--workload", "synthetic-1m", "--method", "ddp", "-o"]
     assert run(*words, "/dev/zero") == run(*words, "/dev/null") == 0 and len(fake) == 2
 
 
 def test_without_root_limits_are_refused_before_anything_runs(fake, tmp_path, capsys):
-    words = ["--workload", "synthetic-1m", "--way", "ddp", "--rate", "unlimited", "1mbit", "-o", tmp_path / "a.jsonl"]
+    words = [
+        "--workload",
+        "synthetic-1m",
+        "--method",
+        "ddp",
+        "--rate",
+        "unlimited",
+        "1mbit",
+        "-o",
+        tmp_path / "a.jsonl",
+    ]
     assert "without limits" in fails(capsys, "lab", "train", *words)
     assert not fake and not (tmp_path / "a.jsonl").exists()
 
 
 def test_ranks_train_and_report(tmp_path, monkeypatch):
-    """Real ones, on 127.0.0.1: our way on the digits, tested on the way and at the end."""
+    """Real ones, on 127.0.0.1: our method on the digits, tested on the way and at the end."""
     if not measure.has("sklearn"):
         pytest.skip("scikit-learn is not installed")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    words = ["--workload", "mlp-digits", "--way", OURS, "--ranks", 2, "--steps", 30, "--tests", 2]
+    words = ["--workload", "mlp-digits", "--method", OURS, "--ranks", 2, "--steps", 30, "--tests", 2]
     assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
     (record,) = lines(tmp_path / "a.jsonl")
     assert len(record["loss"]) == 30 and record["loss"][-1] < record["loss"][0] and 0.2 < record["score"] < 1
@@ -306,6 +325,6 @@ def test_what_make_lab_runs_can_be_read():
     told = train.read_file(Path(__file__).parents[2] / "benchmarks" / "lab.toml")
     cells = all_cells(told)
     for rate in ("100mbit", "1gbit"):
-        timed = {cell.way.name for cell in cells if (cell.workload, cell.rate) == ("synthetic-25m", rate)}
+        timed = {cell.method.name for cell in cells if (cell.workload, cell.rate) == ("synthetic-25m", rate)}
         assert {"plain DDP", "fp16 hook", "PowerSGD rank 4", "local steps, SBC(2)"} < timed
     assert len({cell.key for cell in cells}) == len(cells) == 31

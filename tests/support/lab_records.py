@@ -13,22 +13,28 @@ MACHINE = {
     "cpu": "made up", "cores": 2, "load": 0.5, "python": "3.11", "numpy": "2", "torch": "2", "kernels": "native",
     "isa": "avx2", "threads": 1,
 }  # fmt: skip
-WAYS = {"ddp": 1.0, "fp16": 2.0, "powersgd; rank=4": 60.0, "topk(1%) | values=<&>": 100.0, "local:sbc(level=2)": 3000.0}
+METHODS = {
+    "ddp": 1.0,
+    "fp16": 2.0,
+    "powersgd; rank=4": 60.0,
+    "topk(1%) | values=<&>": 100.0,
+    "local:sbc(level=2)": 3000.0,
+}
 
 
-def record(workload: str, way: str, rate: str, ranks: int = 4, seed: int = 1, **more: Any) -> dict[str, Any]:
-    tested, fewer = workload != "synthetic-25m", WAYS[way]
+def record(workload: str, method: str, rate: str, ranks: int = 4, seed: int = 1, **more: Any) -> dict[str, Any]:
+    tested, fewer = workload != "synthetic-25m", METHODS[method]
     count, parameters = (120, 85_002) if tested else (8, 25_076_712)
     step = 0.4 + 8 * parameters / fewer / {"100mbit": 1e7, "1gbit": 1e8}.get(rate, 1e9)
     sent = round(6 * parameters / fewer * (ranks / 4 if fewer == 100 else 1))
     final = 0.97 - 0.002 * math.log10(fewer) - 0.001 * seed
     cell = {
-        "workload": workload, "way": way, "rate": rate, "seed": seed, "ranks": ranks, "ranks_per_node": 1,
+        "workload": workload, "method": method, "rate": rate, "seed": seed, "ranks": ranks, "ranks_per_node": 1,
         "steps": count, "warmup": 2, "batch": 8, "tests": 3, "learning_rate": 0.1, "data": ".",
     }  # fmt: skip
     found = {
-        "key": key_of(cell), "cell": cell, "name": way.partition(";")[0],
-        "command": f"sparsewire lab train --way {way}",
+        "key": key_of(cell), "cell": cell, "name": method.partition(";")[0],
+        "command": f"sparsewire lab train --method {method}",
         "started": "2026-01-01T00:00:00+00:00", "sparsewire": "0", "machine": MACHINE, "parameters": parameters,
         "score": final if tested else None, "score_kind": "accuracy" if tested else None, "step_ms": 1e3 * step,
         "bytes_per_step": sent, "sent": [count * sent] * ranks, "received": [count * sent] * ranks,
@@ -52,16 +58,16 @@ def validated(found: dict[str, Any], last: float) -> dict[str, Any]:
     return {**found, "history": [*found["history"], [len(steps), sum(steps), last]]}
 
 
-def diverged(workload: str, way: str, rate: str, seed: int = 1) -> dict[str, Any]:
+def diverged(workload: str, method: str, rate: str, seed: int = 1) -> dict[str, Any]:
     """After half of its steps; JSON has null for NaN."""
-    found = record(workload, way, rate, seed=seed, score=None, score_kind="loss")
+    found = record(workload, method, rate, seed=seed, score=None, score_kind="loss")
     half = len(found["loss"]) // 2
     history = [[step, seconds, 2.0 if step < half else None] for step, seconds, _ in found["history"]]
     return {**found, "loss": [*found["loss"][:half], *[None] * half], "history": history}
 
 
-def failed(workload: str, way: str, rate: str) -> dict[str, Any]:
-    whole = record(workload, way, rate)
+def failed(workload: str, method: str, rate: str) -> dict[str, Any]:
+    whole = record(workload, method, rate)
     kept = ("key", "cell", "name", "command", "started", "sparsewire", "machine")
     return {**{name: whole[name] for name in kept}, "error": "rank 1 failed: <no> luck"}
 
@@ -76,9 +82,9 @@ def rates() -> dict[str, Any]:
 
 
 def all_records() -> list[dict[str, Any]]:
-    found = [record("synthetic-25m", way, rate) for rate in ("100mbit", "1gbit") for way in WAYS]
-    found += [record("synthetic-25m", way, "1gbit", ranks) for ranks in (2, 8) for way in list(WAYS)[:4]]
-    found += [record("mlp-digits", way, "100mbit", seed=seed) for seed in (1, 2) for way in WAYS]
+    found = [record("synthetic-25m", method, rate) for rate in ("100mbit", "1gbit") for method in METHODS]
+    found += [record("synthetic-25m", method, "1gbit", ranks) for ranks in (2, 8) for method in list(METHODS)[:4]]
+    found += [record("mlp-digits", method, "100mbit", seed=seed) for seed in (1, 2) for method in METHODS]
     return [*found, failed("mlp-digits", "fp16", "1gbit")]
 
 

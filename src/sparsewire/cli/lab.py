@@ -47,7 +47,8 @@ def _add_net(kinds: Any) -> None:
 
 def _add_train(kinds: Any) -> None:
     parser = add(
-        kinds, "train", lab("train.command"), "train workloads in several ways over such links, a line of results each",
+        kinds, "train", lab("train.command"),
+        "train workloads by several methods over such links, a line of results each",
         "Settings are those of FILE, or of the flags, of which lists are combined; flags may be repeated. A cell that "
         "is in the results already is not run again; one that fails is recorded, and the rest goes on. Exit status: 1 "
         "if one failed.",
@@ -56,7 +57,7 @@ def _add_train(kinds: Any) -> None:
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}
     parser.add_argument("--workload", **several, metavar="NAME", help=", ".join(WORKLOAD_NAMES))
     parser.add_argument(
-        "--way", **several,
+        "--method", **several,
         help='ddp, fp16, bf16, powersgd, post-local-sgd, auto, a scheme or "local:SCHEME"; settings follow after '
         "semicolons",
     )  # fmt: skip

@@ -213,11 +213,11 @@ def show(result: Mapping[str, Any]) -> str:
 
 def _facts(result: Mapping[str, Any]) -> str:
     link, compute, measured = result["link"], result["compute"], result["measured"]
-    way, wire = ("measured", 1.0) if measured["link"] else ("given", WIRE)  # what is given counts headers, too
+    source, wire = ("measured", 1.0) if measured["link"] else ("given", WIRE)  # what is given counts headers, too
     rate = "not limited" if link["rate"] is None else f"{wire * link['rate'] / 1e6:,.0f} Mbit/s"
     step = "measured" if measured["step"] else "given"
     return (
-        f"{result['ranks']} ranks; link {way}: {rate}, {1e6 * link['latency']:,.0f} µs a round; "
+        f"{result['ranks']} ranks; link {source}: {rate}, {1e6 * link['latency']:,.0f} µs a round; "
         f"{compute['parameters']:,} parameters, {1e3 * compute['seconds']:,.1f} ms a step without exchange ({step}), "
         f"in {len(compute['buckets'])} buckets"
     )

@@ -1,4 +1,4 @@
-"""`sparsewire demo`: two ranks train a network on handwritten digits with SGD and momentum, in three ways side by side.
+"""`sparsewire demo`: two ranks train a network on handwritten digits with SGD and momentum, by three methods.
 
 Plain DDP; compressed with error feedback in front of the optimizer's momentum, which costs accuracy on most tasks; and
 compressed with the momentum in front of the selection. Both select alike: one threshold for the model, and a ratio that

@@ -19,7 +19,7 @@ from .sections import accuracy_by_bytes, headline, headline_text, loss_curves, t
 
 TITLE = "sparsewire lab"
 LONG = 12  # numbers of a list that are shown
-CELL = ("workload", "way", "rate", "ranks", "ranks_per_node", "seed")
+CELL = ("workload", "method", "rate", "ranks", "ranks_per_node", "seed")
 MEASURED = (
     "score", "score_kind", "step_ms", "bytes_per_step", "sent", "parts_ms", "stages_ms", "history", "step_seconds",
     "loss",
@@ -115,7 +115,7 @@ def _failed(runs: Sequence[Run]) -> str:
         for run in runs
         if run.failed
     ]
-    return section("What failed", html_table(["setting", "way", "error", "line"], rows, "failures")) if rows else ""
+    return section("What failed", html_table(["setting", "method", "error", "line"], rows, "failures")) if rows else ""
 
 
 # --- the lines of results ------------------------------------------------------------------------------------------

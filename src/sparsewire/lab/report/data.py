@@ -15,14 +15,14 @@ from .svg import Style
 PLAIN = "ddp"
 CLOSE = 0.02  # of plain DDP's score, which is to be reached
 DIVERGED = "diverged"
-PLACE = ("workload", "way", "rate", "ranks", "ranks_per_node", "seed", "data")  # of a cell; the rest are its details
-TIMING = ("steps", "warmup", "tests")  # may differ between ways of which no score is compared
+PLACE = ("workload", "method", "rate", "ranks", "ranks_per_node", "seed", "data")  # of a cell; the rest are its details
+TIMING = ("steps", "warmup", "tests")  # may differ between methods of which no score is compared
 CHOICE = ("learning_rate", "batch", "steps")  # by which plain DDP is chosen where there are several of it
 Details = tuple[tuple[str, Any], ...]
 
 
 class Setting(NamedTuple):
-    """What is trained, and where: what ways are compared at."""
+    """What is trained, and where: what methods are compared at."""
 
     workload: str
     rate: str
@@ -67,8 +67,8 @@ class Run:
         return tuple(sorted((name, value) for name, value in self.record["cell"].items() if name not in PLACE))
 
     @property
-    def way(self) -> str:
-        return str(self.record["cell"]["way"])
+    def method(self) -> str:
+        return str(self.record["cell"]["method"])
 
     @property
     def failed(self) -> bool:
@@ -91,18 +91,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of a way at a setting that differ in the seed only; `told` are the details that it differs in."""
+    """The runs of a method at a setting that differ in the seed only; `told` are the details that it differs in."""
 
     setting: Setting
-    way: str
-    way_name: str
+    method: str
+    method_name: str
     told: str
     style: Style
     runs: Sequence[Run]
 
     @property
     def name(self) -> str:
-        return f"{self.way_name}, {self.told}" if self.told else self.way_name
+        return f"{self.method_name}, {self.told}" if self.told else self.method_name
 
     @property
     def details(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Key(NamedTuple):
     """What runs of a group have in common."""
 
     setting: Setting
-    way: str
+    method: str
     details: Details
 
 
@@ -168,31 +168,33 @@ Alike = Mapping[Key, Sequence[Run]]
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """In the order of the file, but plain DDP first at every setting; a way has one colour in all of the page."""
+    """In the order of the file, but plain DDP first at every setting; a method has one colour in all of the page."""
     done = [run for run in runs if not run.failed]
     names = _names(done)
-    ways = sorted(names, key=lambda way: way != PLAIN)
-    alike = _alike(done, ways)
-    lines = sorted(dict.fromkeys((key.way, _told(key, alike)) for key in alike), key=lambda one: ways.index(one[0]))
+    methods = sorted(names, key=lambda method: method != PLAIN)
+    alike = _alike(done, methods)
+    lines = sorted(
+        dict.fromkeys((key.method, _told(key, alike)) for key in alike), key=lambda one: methods.index(one[0])
+    )
     found: list[Group] = []
     for key, some in alike.items():
         told, place = _told(key, alike), sum(group.setting == key.setting for group in found)
-        style = Style(lines.index((key.way, told)), place)
-        found.append(Group(key.setting, key.way, names[key.way], told, style, some))
+        style = Style(lines.index((key.method, told)), place)
+        found.append(Group(key.setting, key.method, names[key.method], told, style, some))
     return found
 
 
-def _alike(runs: Sequence[Run], ways: Sequence[str]) -> Alike:
+def _alike(runs: Sequence[Run], methods: Sequence[str]) -> Alike:
     settings = list(dict.fromkeys(run.setting for run in runs))
     found: dict[Key, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (settings.index(run.setting), ways.index(run.way))):
-        found.setdefault(Key(run.setting, run.way, run.details), []).append(run)
+    for run in sorted(runs, key=lambda run: (settings.index(run.setting), methods.index(run.method))):
+        found.setdefault(Key(run.setting, run.method, run.details), []).append(run)
     return found
 
 
 def _told(key: Key, alike: Alike) -> str:
     """The details that differ between groups of the workload. Without scores steps and tests count only between those
-    of the same way and setting, as a way that takes longer may well be timed for fewer steps."""
+    of the same method and setting, as a method that takes longer may well be timed for fewer steps."""
     peers = [other for other in alike if other.setting.workload == key.setting.workload]
     scored = any(run.record["score_kind"] for other in peers for run in alike[other])
     words = []
@@ -204,11 +206,11 @@ def _told(key: Key, alike: Alike) -> str:
 
 
 def _names(runs: Sequence[Run]) -> dict[str, str]:
-    """Ways by their text: the name that they were given last, unless another way has it too."""
-    given = {run.way: run.way for run in runs}
-    given |= {run.way: str(run.record["name"]) for run in runs if run.record["name"] != run.way}
+    """Methods by their text: the name that they were given last, unless another method has it too."""
+    given = {run.method: run.method for run in runs}
+    given |= {run.method: str(run.record["name"]) for run in runs if run.record["name"] != run.method}
     shared = {name for name in given.values() if list(given.values()).count(name) > 1}
-    return {way: way if name in shared else name for way, name in given.items()}
+    return {method: method if name in shared else name for method, name in given.items()}
 
 
 def by_setting(groups: Iterable[Group]) -> dict[Setting, list[Group]]:
@@ -224,7 +226,7 @@ def plain_of(groups: Sequence[Group], group: Group) -> Group | None:
     def same(plain: Group) -> list[bool]:
         return [plain is group, *(plain.details.get(name) == group.details.get(name) for name in CHOICE)]
 
-    return max((one for one in groups if one.way == PLAIN), key=same, default=None)
+    return max((one for one in groups if one.method == PLAIN), key=same, default=None)
 
 
 def target_score(plain: Group | None) -> float | None:

@@ -23,7 +23,9 @@ RANGE = (1e-4, 0.6)  # relative errors that are drawn
 def stages(groups: Sequence[Group]) -> str:
     if not groups:
         return ""
-    words = "The mean step after the warm-up. The upper bar of a way is the thread that trains; the lower one, where "
+    words = (
+        "The mean step after the warm-up. The upper bar of a method is the thread that trains; the lower one, where "
+    )
     words += "there is a second, is sparsewire's own thread, which works while backward goes on."
     return section("Step time by stage", paragraph(words),
                    figures([_stages(setting, some) for setting, some in by_setting(groups).items()]))  # fmt: skip
@@ -42,7 +44,7 @@ def _stages(setting: Setting, groups: Sequence[Group]) -> str:
     styles = {name: Style(place, place) for place, name in enumerate(names)}
     stacks = [_stack(group, key, found, styles) for group, key, found in bars]
     rows = [row for group, key, found in bars for row in _stage_rows(group, found)]
-    table = html_table(["way", "stage", "time a step", "lines"], rows, f"time by stage, {setting}")
+    table = html_table(["method", "stage", "time a step", "lines"], rows, f"time by stage, {setting}")
     totals = ", ".join(f"{group.name} {seconds(group.typical('step_ms') / 1e3)}" for group in groups)
     shown = [(styles[name], PARTS.get(name, name)) for name in names]
     picture = stacked(f"Time of a step by stage, {setting}: {totals}", stacks)
@@ -71,10 +73,10 @@ def bytes_by_ranks(groups: Sequence[Group]) -> str:
     for group in groups:
         workload, rate, _, per_node = group.setting
         if group.typical("bytes_per_step") > 0:
-            by_load.setdefault(f"{workload}{a_node(per_node)}, {rate}", {}).setdefault(group.way, []).append(group)
+            by_load.setdefault(f"{workload}{a_node(per_node)}, {rate}", {}).setdefault(group.method, []).append(group)
     some = []
-    for title, ways in by_load.items():
-        several = [of for of in ways.values() if len({group.setting.ranks for group in of}) > 1]
+    for title, methods in by_load.items():
+        several = [of for of in methods.values() if len({group.setting.ranks for group in of}) > 1]
         if several:
             some.append(_ranks(title, several))
     words = (
@@ -84,21 +86,21 @@ def bytes_by_ranks(groups: Sequence[Group]) -> str:
     return section("Bytes against ranks", paragraph(words), figures(some)) if some else ""
 
 
-def _ranks(title: str, ways: Sequence[Sequence[Group]]) -> str:
+def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> str:
     lines, rows, names = [], list[list[Value]](), []
-    for place, groups in enumerate(ways):
+    for place, groups in enumerate(methods):
         marks, style = [], Style(groups[0].style.colour, place)
         for group in sorted(groups, key=lambda one: one.setting.ranks):
             sent, ranks = group.typical("bytes_per_step"), group.setting.ranks
             marks.append(Mark(ranks, sent, f"{group.name}, {ranks} ranks: {amount(sent).text}", group.runs[0].place))
             rows.append([group.name, Number(str(ranks), ranks), amount(sent), Links(group.links)])
         lines.append(Line(style, marks))
-        names.append((style, groups[0].way_name))
+        names.append((style, groups[0].method_name))
     every = [mark for line in lines for mark in line.marks]
     counts = sorted({mark.x for mark in every})
     x = replace(axis("ranks", counts, log=True), at=counts)
     y = axis("bytes a rank sends in a step", [mark.y for mark in every], log=True)
-    table = html_table(["way", "ranks", "bytes a step", "lines"], rows, f"bytes by ranks, {title}")
+    table = html_table(["method", "ranks", "bytes a step", "lines"], rows, f"bytes by ranks, {title}")
     said = "; ".join(mark.title for mark in every)
     return figure(title, plot(f"Bytes a step against ranks, {title}: {said}", lines, x, y), names, table)
 

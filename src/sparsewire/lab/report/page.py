@@ -55,7 +55,7 @@ pre { white-space: pre-wrap; background: var(--head); padding: .6rem; font-size:
 %(marks)s
 """
 SHORT = 20  # characters that stay on one line
-STAYS = ("way", "codec")  # columns that stay on a phone's screen when it shows those to their right
+STAYS = ("method", "codec")  # columns that stay on a phone's screen when it shows those to their right
 SCRIPT = """
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
   const head = button.parentElement, row = head.parentElement, body = row.closest("table").tBodies[0];

@@ -56,7 +56,7 @@ def legend(groups: Sequence[Group]) -> list[tuple[Style, str]]:
 
 PER_NODE = "ranks a node"  # a column only where nodes have several
 HEADLINE = [
-    "workload", "links", "ranks", PER_NODE, "way", "step", "× faster", "bytes a step", "× fewer", "score",
+    "workload", "links", "ranks", PER_NODE, "method", "step", "× faster", "bytes a step", "× fewer", "score",
     "against DDP", "seeds", "lines",
 ]  # fmt: skip
 
@@ -68,7 +68,7 @@ def headline(groups: Sequence[Group]) -> str:
     words = "A step's time is the median after the warm-up, of local steps the mean; bytes are those that the kernel "
     words += "counts on a rank's TCP connections. × is against plain DDP on the same links. "
     words += "".join(f"{kind}: {unit}. " for kind, unit in kinds.items())
-    return section("Headline", paragraph(words), html_table(*_headline(groups), "all ways at all settings"))
+    return section("Headline", paragraph(words), html_table(*_headline(groups), "all methods at all settings"))
 
 
 def headline_text(groups: Sequence[Group]) -> str:
@@ -111,7 +111,7 @@ def time_to_accuracy(groups: Sequence[Group]) -> str:
     words += f"{CLOSE:.0%} of plain DDP's last one."
     if not all(_validated(group) for group in groups if _tested([group])):
         words += " Results of an older sparsewire have the score on the test data as their last."
-    headers = ["setting", "way", "target", "seconds", "× sooner", "lines"]
+    headers = ["setting", "method", "target", "seconds", "× sooner", "lines"]
     table = html_table(headers, rows, "seconds to the target") if rows else ""
     return section("Time to accuracy", paragraph(words), table, figures(shown_some))
 
@@ -150,7 +150,7 @@ def _score_over_time(setting: Setting, groups: Sequence[Group]) -> str:
     x = axis("seconds of training", spent, log=min(spent, default=1.0) > 0)
     y = axis(_unit(kind, all(map(_validated, groups))), [mark.y for line in lines for mark in line.marks],
              write=_writer(kind))  # fmt: skip
-    table = html_table(["way", "step", "seconds", "score", "line"], rows, f"score by time, {setting}")
+    table = html_table(["method", "step", "seconds", "score", "line"], rows, f"score by time, {setting}")
     ends = {group.name: group.last for group in groups}
     picture = plot(f"Score against seconds of training, {setting}: {_best_first(kind, ends)}", lines, x, y)
     return figure(str(setting), picture, legend(groups), table)
@@ -201,7 +201,9 @@ def _best_first(kind: str, scores: Mapping[str, float | None]) -> str:
 def accuracy_by_bytes(groups: Sequence[Group]) -> str:
     scored = [group for group in groups if group.score is not None and group.sent > 0]
     some = [_score_by_bytes(setting, of) for setting, of in by_setting(scored).items()]
-    words = "Each way by the bytes that a rank sends in the whole training. Up and to the left is better for accuracy, "
+    words = (
+        "Each method by the bytes that a rank sends in the whole training. Up and to the left is better for accuracy, "
+    )
     words += "down and to the left for losses."
     return section("Accuracy against bytes", paragraph(words), figures(some)) if some else ""
 
@@ -215,7 +217,7 @@ def _score_by_bytes(setting: Setting, groups: Sequence[Group]) -> str:
         rows.append([group.name, amount(group.sent), score_cell(group), Links(group.links)])
     x = axis("bytes sent by a rank", [line.marks[0].x for line in lines], log=True)
     y = axis(_unit(kind), [line.marks[0].y for line in lines], write=_writer(kind))
-    table = html_table(["way", "bytes", "score", "lines"], rows, f"score and bytes, {setting}")
+    table = html_table(["method", "bytes", "score", "lines"], rows, f"score and bytes, {setting}")
     scores = _best_first(kind, {group.name: group.score for group in groups})
     picture = plot(f"Score against bytes sent, {setting}: {scores}", lines, x, y)
     return figure(str(setting), picture, legend(groups), table, ["mark"])
@@ -245,7 +247,7 @@ def _losses(setting: Setting, groups: Sequence[Group]) -> str:
             rows.append([group.name, _loss_cell(curve[0]), _loss_cell(last), Links([(run.place, run.label)])])
     x = axis("step", [mark.x for line in lines for mark in line.marks])
     y = axis("training loss", [mark.y for line in lines for mark in line.marks])
-    table = html_table(["way", "first", "mean of the last 20", "line"], rows, f"training loss, {setting}")
+    table = html_table(["method", "first", "mean of the last 20", "line"], rows, f"training loss, {setting}")
     ends = ", ".join(f"{row[0]} {row[2].text}" for row in rows if isinstance(row[2], Number))
     return figure(str(setting), plot(f"Training loss by step, {setting}; at the end: {ends}", lines, x, y),
                   legend(groups), table, ["stroke"])  # fmt: skip

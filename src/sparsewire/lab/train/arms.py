@@ -1,4 +1,4 @@
-"""An arm is one way to train a network: plain DDP, compressed by sparsewire, or by one of torch's own hooks."""
+"""An arm trains a network by one method: plain DDP, compressed by sparsewire, or by one of torch's own hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of `sparsewire lab train`: every workload in every way, at every rate, with every seed."""
+"""The cells of `sparsewire lab train`: every workload with every method, at every rate, with every seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ...registry import nearest
 from ..arguments import UNLIMITED, read_rate
 from ..net.command import count_nodes
 from ..tasks.workloads import WORKLOADS
-from .ways import Way, read_way
+from .methods import Method, read_method
 
 SINGLE = ("steps", "warmup", "batch", "tests", "ranks_per_node", "learning_rate")
-KNOWN = {"workloads", "ways", "rates", "seeds", "ranks", *SINGLE}
+KNOWN = {"workloads", "methods", "rates", "seeds", "ranks", *SINGLE}
 FROM_ZERO = ("warmup", "tests", "seeds", "learning_rate")
 TOO_MUCH = 2**63  # not an integer of torch, and above any float that is meant
 REPEATED = "repeat.jsonl"  # not where the cell is finished already
@@ -28,10 +28,10 @@ DEFAULTS: dict[str, Any] = {"rates": [UNLIMITED], "seeds": [1], "ranks": [4], "r
 
 @dataclass(frozen=True)
 class Cell:
-    """One training. Two cells are the same if everything but the way's name and the folder is."""
+    """One training. Two cells are the same if everything but the method's name and the folder is."""
 
     workload: str
-    way: Way
+    method: Method
     rate: str
     seed: int
     ranks: int
@@ -46,7 +46,7 @@ class Cell:
     @property
     def facts(self) -> dict[str, Any]:
         """What decides its result, in plain types."""
-        return {**asdict(self), "way": self.way.text}
+        return {**asdict(self), "method": self.method.text}
 
     @property
     def key(self) -> str:
@@ -54,7 +54,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return f"{self.workload}, {self.way.name}, {self.ranks} ranks, {self.rate}, seed {self.seed}"
+        return f"{self.workload}, {self.method.name}, {self.ranks} ranks, {self.rate}, seed {self.seed}"
 
     @property
     def command(self) -> str:
@@ -88,11 +88,11 @@ def _grids(told: Mapping[str, Any]) -> list[dict[str, Any]]:
 def cells_of(grid: Mapping[str, Any], data: Path) -> Iterator[Cell]:
     """All cells of a table of the file, or of the flags: lists are combined, what is missing is the workload's own."""
     told = _checked(grid)
-    lists = [told[name] for name in ("workloads", "rates", "ranks", "seeds", "ways")]
-    for workload, rate, ranks, seed, way in itertools.product(*lists):
+    lists = [told[name] for name in ("workloads", "rates", "ranks", "seeds", "methods")]
+    for workload, rate, ranks, seed, method in itertools.product(*lists):
         count_nodes(ranks, told["ranks_per_node"])
         folder = _folder(workload, data)
-        yield Cell(workload, way, rate, seed, ranks, told["ranks_per_node"], *_settings(workload, told), folder)
+        yield Cell(workload, method, rate, seed, ranks, told["ranks_per_node"], *_settings(workload, told), folder)
 
 
 def _folder(workload: str, data: Path) -> str:
@@ -115,12 +115,12 @@ def _checked(grid: Mapping[str, Any]) -> dict[str, Any]:
         if name not in KNOWN:
             raise InputError(f"{name} is not a setting of a grid{nearest(name, KNOWN)}")
     told: dict[str, Any] = {**DEFAULTS, **grid}
-    missing = [name for name in ("workloads", "ways") if not told.get(name)]
+    missing = [name for name in ("workloads", "methods") if not told.get(name)]
     if missing:
-        raise InputError(f"{' and '.join(missing)} missing: what is trained, and in which ways")
+        raise InputError(f"{' and '.join(missing)} missing: what is trained, and by which methods")
     told["workloads"] = [_workload(name) for name in _texts("workloads", told["workloads"])]
     told["rates"] = [_rate(rate) for rate in _texts("rates", told["rates"])]
-    told["ways"] = _ways(told["ways"])
+    told["methods"] = _methods(told["methods"])
     for name in ("seeds", "ranks"):
         told[name] = [_number(name, value) for value in _listed(name, told[name])]
     return {**told, **{name: _number(name, told[name]) for name in SINGLE if name in told}}
@@ -149,12 +149,12 @@ def _number(name: str, value: Any) -> int | float:
     return value
 
 
-def _ways(told: Any) -> list[Way]:
+def _methods(told: Any) -> list[Method]:
     """Of a list, or of a table that gives names to them."""
     if isinstance(told, Mapping):
-        texts = _texts("ways", list(told.values()))
-        return [read_way(text, name) for name, text in zip(told, texts, strict=True)]
-    return [read_way(text) for text in _texts("ways", told)]
+        texts = _texts("methods", list(told.values()))
+        return [read_method(text, name) for name, text in zip(told, texts, strict=True)]
+    return [read_method(text) for text in _texts("methods", told)]
 
 
 def _workload(name: str) -> str:

@@ -63,7 +63,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
-    lists = {"workloads": args.workload, "ways": args.way, "rates": args.rate, "seeds": args.seed}
+    lists = {"workloads": args.workload, "methods": args.method, "rates": args.rate, "seeds": args.seed}
     given = {**lists, **{name: getattr(args, name) for name in FLAGS}}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -91,7 +91,7 @@ def run_cell(cell: Cell, on_step: OnStep = lambda event: None, limit: float = 36
     """Everything needed to repeat it, and what came of it; an error is recorded, too."""
     start, began = time.monotonic(), datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     facts = {
-        "key": cell.key, "cell": cell.facts, "name": cell.way.name, "command": cell.command, "started": began,
+        "key": cell.key, "cell": cell.facts, "name": cell.method.name, "command": cell.command, "started": began,
         "sparsewire": __version__, "machine": measure.machine(),
     }  # fmt: skip
     try:
@@ -105,7 +105,7 @@ def _measured(cell: Cell, on_step: OnStep, limit: float) -> Record:
     _check_data(cell)
     nodes, facts = count_nodes(cell.ranks, cell.ranks_per_node), cell.facts
     passed = ("workload", "data", "seed", "steps", "warmup", "batch", "tests", "learning_rate")
-    order = {**{name: facts[name] for name in passed}, "arm": cell.way.arm(cell.steps)}
+    order = {**{name: facts[name] for name in passed}, "arm": cell.method.arm(cell.steps)}
     with places_for(nodes, cell.rate, cell.ranks_per_node) as places:
         found = launch_ranks("sparsewire.lab.train.job:train_cell", order, places, on_step, limit)
     return summary(cell, found)
@@ -122,7 +122,7 @@ def summary(cell: Cell, ranks: Sequence[Mapping[str, Any]]) -> Record:
     """Of all ranks: steps are the means over them, as all end a step together; a step's time is the median after the
     warm-up, and the mean where only some of the steps exchange anything."""
     seconds, loss = _mean_steps(ranks, "seconds"), _mean_steps(ranks, "loss")
-    typical = statistics.fmean if cell.way.periodic else statistics.median
+    typical = statistics.fmean if cell.method.periodic else statistics.median
     parts = {name: [part["parts"][name] for part in ranks] for name in ranks[0]["parts"]}
     stages = ranks[0]["stages"]
     return {
@@ -161,7 +161,7 @@ def _history(tested: Sequence[tuple[int, float | None]], seconds: Sequence[float
 
 
 def show(records: Sequence[Record], output: Path) -> str:
-    headers = ["workload", "way", "ranks", "rate", "seed", "step ms", "bytes a step", "score"]
+    headers = ["workload", "method", "ranks", "rate", "seed", "step ms", "bytes a step", "score"]
     failed = [f"failed: {record['cell']['workload']}, {record['name']}: {record['error']}"
               for record in records if record.get("error")]  # fmt: skip
     return "\n".join([table(headers, [_row(record) for record in records]), *failed, f"results: {output}"])

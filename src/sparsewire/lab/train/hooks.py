@@ -1,4 +1,4 @@
-"""Torch's own ways to send fewer bytes: its DDP hooks for half precision and PowerSGD, and post-local SGD."""
+"""Torch's own methods of sending fewer bytes: its DDP hooks for half precision and PowerSGD, and post-local SGD."""
 
 from __future__ import annotations
 

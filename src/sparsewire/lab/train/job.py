@@ -1,4 +1,4 @@
-"""The job of a cell that ranks run: trains a workload in one way, and measures every step."""
+"""The job of a cell that ranks run: trains a workload by one method, and measures every step."""
 
 from __future__ import annotations
 

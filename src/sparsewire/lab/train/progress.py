@@ -14,7 +14,7 @@ from .cells import Cell
 
 
 class Progress:
-    """Estimates go by the cells that came to an end: those of the same workload, rate and way, if there are any."""
+    """Estimates go by the cells that came to an end: those of the same workload, rate and method, if there are any."""
 
     def __init__(self, cells: Sequence[Cell], before: int) -> None:
         self._left, self._all, self._live = list(cells), len(cells), sys.stderr.isatty()
@@ -57,7 +57,7 @@ class Progress:
         return f"{clock(whole)} left" if whole else ""
 
     def _guess(self, cell: Cell) -> float | None:
-        for alike in (("workload", "rate", "way"), ("workload", "rate"), ("workload",), ()):
+        for alike in (("workload", "rate", "method"), ("workload", "rate"), ("workload",), ()):
             some = [spent for other, spent in self._spent if all(getattr(other, a) == getattr(cell, a) for a in alike)]
             if some:
                 return statistics.fmean(some)

@@ -32,8 +32,8 @@ from ...tables import publish
 from . import tables as exchange_tables
 from .steps import DENSE, SUPPORTS, Workload, run_step
 
-# An exchange with several ways has a row for each; one that is not named here has a row with its default settings.
-WAYS: dict[str, Sequence[str]] = {
+# An exchange with several variants has a row for each; one that is not named here has a row with its default settings.
+VARIANTS: dict[str, Sequence[str]] = {
     "reduce_scatter": ("reduce_scatter(route=direct)", "reduce_scatter(route=log)"),
     "shared": ("shared(support=pool)", "shared(support=leader)", "shared(support=mask)"),
 }
@@ -77,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
 
 def usual() -> list[str]:
     """Every registered exchange in its usual settings."""
-    return [way for name in codecs("exchange") for way in WAYS.get(name, (name,))]
+    return [variant for name in codecs("exchange") for variant in VARIANTS.get(name, (name,))]
 
 
 def choose_cases(exchanges: Sequence[str], load: Workload, most: int) -> list[Case]:

@@ -1,7 +1,7 @@
-"""The ways to train that `sparsewire lab train` compares, and how they are written.
+"""The training methods that `sparsewire lab train` compares, and how they are written.
 
-A way is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` and a scheme. Settings
-follow after semicolons: those of `attach` for schemes, of `local_steps` for `local:`, of the hook for torch's ways.
+A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` and a scheme. Settings
+follow after semicolons: those of `attach` for schemes, of `local_steps` for `local:`, of the hook for torch's own.
 `falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
 """
 
@@ -32,7 +32,7 @@ LONG = 100  # characters of a name
 
 
 @dataclass(frozen=True)
-class Way:
+class Method:
     """`text` says it all; `name` is for people."""
 
     text: str
@@ -55,21 +55,21 @@ class Way:
         return {"hook": self.hook, **given, **rest}
 
 
-def read_way(text: str, name: str = "") -> Way:
-    """A way as it is written; `name := way` gives it a name.
+def read_method(text: str, name: str = "") -> Method:
+    """A method as it is written; `name := method` gives it a name.
 
-    >>> read_way("top 1% := topk(1%); select_per=model").name
+    >>> read_method("top 1% := topk(1%); select_per=model").name
     'top 1%'
     """
     label, found, rest = text.partition(" := ")
     if found:
-        return read_way(rest, label.strip())
+        return read_method(rest, label.strip())
     head, *more = [part.strip() for part in text.split(";")]
     settings = dict(_setting(part, text) for part in more)
     hook, plan = _hook(head)
     _check(hook, plan, settings, text)
     whole = "; ".join([head, *more])
-    return Way(whole, hook, plan, settings, name or _short(whole))
+    return Method(whole, hook, plan, settings, name or _short(whole))
 
 
 def _short(text: str) -> str:
@@ -85,7 +85,7 @@ def _hook(head: str) -> tuple[str, str | None]:
 def _setting(part: str, text: str) -> tuple[str, Any]:
     name, found, value = (word.strip() for word in part.partition("="))
     if not found:
-        raise InputError(f"{part!r} in the way {text!r} is not a setting: write name=value")
+        raise InputError(f"{part!r} in the method {text!r} is not a setting: write name=value")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
@@ -100,9 +100,9 @@ def _check(hook: str, plan: str | None, settings: dict[str, Any], text: str) -> 
     known |= OURS if hook == "sparsewire" else set()
     unknown = sorted({*settings} - known)
     if unknown:
-        raise InputError(f"{', '.join(unknown)} in the way {text!r} is not known; known: {', '.join(sorted(known))}")
+        raise InputError(f"{', '.join(unknown)} in the method {text!r} is not known; known: {', '.join(sorted(known))}")
     if settings.get("falling") and ratio is None:
-        raise InputError(f"falling in the way {text!r} needs a scheme with a ratio, such as topk(1%)")
+        raise InputError(f"falling in the method {text!r} needs a scheme with a ratio, such as topk(1%)")
 
 
 def _ratio(hook: str, plan: str) -> float | None:
@@ -116,10 +116,10 @@ def _ratio(hook: str, plan: str) -> float | None:
 
 
 def _refuse_unknown(head: str) -> None:
-    """Of what is no scheme: a misspelt way; not one of which the rest is wrong."""
+    """Of what is no scheme: a misspelt method; not one of which the rest is wrong."""
     schemes = [AUTO, *PRESETS, *codecs("select")]
     word = re.split(r"[\s(|:=]", head, maxsplit=1)[0]
     if word in TORCH:
-        raise InputError(f"{head!r} is not a way: settings of {word} follow after semicolons: {word}; name=value")
+        raise InputError(f"{head!r} is not a method: settings of {word} follow after semicolons: {word}; name=value")
     if word not in (*schemes, *SLOTS):
-        raise InputError(f"there is no way {word!r}{nearest(word.lower(), [*TORCH, f'{LOCAL}…', *schemes])}")
+        raise InputError(f"there is no method {word!r}{nearest(word.lower(), [*TORCH, f'{LOCAL}…', *schemes])}")
