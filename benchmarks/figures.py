@@ -17,7 +17,7 @@ from typing import Any
 from sparsewire.lab import results
 from sparsewire.lab.report.command import read_runs
 from sparsewire.lab.report.data import Group, group_runs
-from sparsewire.lab.report.sections import headline_text
+from sparsewire.lab.report.headline import headline_text
 from sparsewire.lab.tables import write_file
 
 ROOT = Path(__file__).parents[1]

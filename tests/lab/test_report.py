@@ -15,13 +15,14 @@ from command_line import fails, run
 
 from sparsewire.lab import measure
 
-if not measure.has("torch"):
-    pytest.skip("torch is not installed", allow_module_level=True)
+if not all(map(measure.has, ("torch", "matplotlib", "jinja2"))):
+    pytest.skip("torch, matplotlib or jinja2 is not installed", allow_module_level=True)
 
 from lab_records import all_records, diverged, failed, rates, record, save, validated, with_settings
 
-from sparsewire.lab.report.sections import seconds
-from sparsewire.lab.report.svg import Axis, Line, Mark, Style, axis, compact, plot, swatch
+from sparsewire.lab.report.charts import Axis, Line, Mark, plot, swatch
+from sparsewire.lab.report.data import Style
+from sparsewire.lab.report.units import compact, seconds
 
 VOID = {"meta", "link", "br", "img"}
 SECTIONS = [
@@ -94,6 +95,28 @@ def test_it_has_all_sections_and_loads_nothing(whole):
     assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text
 
 
+def test_pictures_have_the_pages_colours_and_fonts_so_that_they_suit_a_dark_page(whole):
+    pictures = re.findall(r"<svg.*?</svg>", whole[1], re.DOTALL)
+    assert len(pictures) > 20 and not any(re.search(r"#[0-9a-f]{6}|font-family|font:", one) for one in pictures)
+    assert all(f"--c{place}:" in whole[1] for one in pictures for place in re.findall(r"var\(--c(\d+)\)", one))
+
+
+def test_what_results_say_is_text_in_the_page(tmp_path):
+    told = record("synthetic-25m", "topk(1%) | values=<&>", "1gbit", name="<script>alert(1)</script> $x^2$")
+    page, text = reported(tmp_path, [told, failed("mlp-digits", "fp16", "1gbit")])
+    assert headline_row(page, "synthetic-25m", "<script>alert(1)</script> $x^2$")
+    assert text.count("<script>") == 1 and "&lt;script&gt;alert(1)&lt;/script&gt; $x^2$</text>" in text
+    assert "rank 1 failed: &lt;no&gt; luck" in text
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_without_its_packages_it_says_what_to_install(monkeypatch, tmp_path, capsys, package):
+    path = save(tmp_path / "r.jsonl", [record("synthetic-25m", "ddp", "1gbit")])
+    monkeypatch.setattr(measure, "has", lambda name: name != package)
+    said = fails(capsys, "lab", "report", path, "-o", tmp_path / "r.html")
+    assert f"needs {package}: pip install 'sparsewire[report]'" in said
+
+
 def test_every_figure_leads_to_a_line_of_results(whole):
     page, _, _ = whole
     assert len(set(page.ids)) == len(page.ids)
@@ -151,8 +174,8 @@ def test_a_training_that_diverged_is_shown_as_that(tmp_path):
     assert headline_row(page, "gpt-text", "fp16")[8:10] == ["diverged", ""]
     assert ["gpt-text, 4 ranks, 1gbit", "fp16", "1.530", "not reached", "", "2"] in page.rows
     assert ["fp16", "2.350", "diverged", "2"] in page.rows, "the first loss, and the mean of the last"
-    curve = re.findall(r'<polyline class="s1" points="([^"]*)"', text.partition("Loss curves")[2])[0].split()
-    assert len(curve) == 60, "of 120 steps"
+    curve = re.findall(r'<path d="([^"]*)"[^>]*stroke: var\(--c1\)', text.partition("Loss curves")[2])[0]
+    assert len(re.findall("[ML]", curve)) == 60, "of 120 steps"
 
 
 def test_noise_has_no_loss_curve_however_long_it_was_trained(tmp_path):
@@ -171,7 +194,7 @@ def test_on_a_phone_a_method_stays_beside_its_figures(whole):
 def test_times_of_all_lengths_can_be_told_apart(whole):
     """Methods may differ by a factor of a hundred."""
     time = whole[1].partition("Time to accuracy")[2].partition("</svg>")[0]
-    marks = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', time)]
+    marks = [float(x) for x in re.findall(r'translate\(([\d.]+) [\d.]+\)" style="fill: var\(--c0\)', time)]
     assert marks[1] - marks[0] > 1.5 * (marks[2] - marks[1]), "on a logarithmic axis"
 
 
@@ -196,8 +219,13 @@ def test_one_rank_sends_nothing_and_is_no_point_of_bytes_against_ranks(tmp_path)
 
 def test_numbers_of_ranks_are_where_the_axis_is_marked(tmp_path):
     _, text = reported(tmp_path, [record("synthetic-25m", "ddp", "1gbit", ranks) for ranks in (2, 4, 6)])
-    picture = text.partition("Bytes against ranks")[2].partition("<svg")[2].partition("</svg>")[0]
-    assert re.findall(r'y="254.0" text-anchor="middle">(\w+)<', picture) == ["2", "4", "6"]
+    picture = text.partition("Bytes against ranks")[2].partition("</svg>")[0]
+    assert labels(picture)[:3] == ["2", "4", "6"]
+
+
+def labels(picture: str) -> list[str]:
+    """The numbers at the ticks of a picture, those below it first."""
+    return [words for words in re.findall(r"<text[^>]*>([^<]*)</text>", picture) if words[:1].isdigit()]
 
 
 def test_a_method_keeps_its_name_when_it_is_run_again_without_one(tmp_path):
@@ -281,12 +309,17 @@ def test_what_a_record_lacks_is_named(tmp_path, capsys):
         )
 
 
+def ticks(low: float, high: float, log: bool = False) -> list[str]:
+    line = Line(Style(0, 0), [Mark(low, 0), Mark(high, 0)])
+    return labels(plot("", [line], Axis("", log), Axis("", at=[0])))[:-1]
+
+
 def test_ticks_that_are_close_have_labels_that_differ():
     for low, high in ((96.81, 96.94), (0.9516, 0.9633), (5.0001, 5.0004), (0, 1), (1_234_500, 1_234_600)):
-        words = [words for _, words in axis("", [low, high]).labels()]
+        words = ticks(low, high)
         assert len(words) > 2 and len(set(words)) == len(words)
-    assert [words for _, words in Axis("", 0, 1000).labels()] == ["0", "200", "400", "600", "800", "1k"]
-    assert len(axis("", [2.5, 3.0], log=True).labels()) > 1, "though no power of ten is near"
+    assert ticks(0, 1000) == ["0", "200", "400", "600", "800", "1k"]
+    assert len(ticks(2.5, 3.0, log=True)) > 1, "though no power of ten is near"
 
 
 def test_numbers_are_rounded_to_the_unit_that_they_come_to():
@@ -300,18 +333,19 @@ def test_lines_differ_without_their_colours():
 
     def drawn(marked: bool, count: int) -> set[str]:
         styles = (Style(0, place) for place in range(count))
-        return {plot("", [Line(one, [Mark(0, 0), Mark(1, 1)], not marked, marked)], *[Axis("", 0, 1)] * 2)
-                for one in styles}  # fmt: skip
+        ends = [Mark(0, 0), Mark(1, 1)]
+        return {plot("", [Line(one, ends, not marked, marked)], Axis(""), Axis("")) for one in styles}
 
     assert len(drawn(marked=False, count=12)) == 12 and len(drawn(marked=True, count=14)) == 14
-    assert "polyline" not in swatch(Style(0, 0), ["mark"]) and "circle" not in swatch(Style(0, 0), ["stroke"])
+    stroke, mark = swatch(Style(0, 0), ("stroke",)), swatch(Style(0, 0), ("mark",))
+    assert "translate" in mark and "translate" not in stroke and mark.count("<path") == stroke.count("<path") == 1
 
 
 def test_twelve_stages_have_twelve_colours(tmp_path):
     stages = {f"stage {number}": 5.0 for number in range(9)}
     _, text = reported(tmp_path, [record("synthetic-25m", "topk(1%) | values=<&>", "1gbit", stages_ms=stages)])
-    legend = text.partition("Step time by stage")[2].partition("<details>")[0].partition("class='legend'")[2]
-    assert len(set(re.findall(r'class="(f\d+)"', legend))) == 12
+    legend = text.partition("Step time by stage")[2].partition("<details>")[0].partition('class="legend"')[2]
+    assert len(set(re.findall(r"fill: var\((--c\d+)\)", legend))) == 12
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")

@@ -22,11 +22,18 @@ from ..cost.timing import least as least
 from ..cost.timing import noise as noise
 from ..cost.timing import share as share
 from ..cost.timing import uniform_indices as uniform_indices
-from ..errors import SparsewireError
+from ..errors import InputError, SparsewireError
 
 
 def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
+
+
+def require(what: str, *packages: str, extra: str) -> None:
+    """Before the work: the packages that it needs are installed."""
+    missing = [name for name in packages if not has(name)]
+    if missing:
+        raise InputError(f"{what} needs {' and '.join(missing)}: pip install 'sparsewire[{extra}]'")
 
 
 def need_for_picture(path: Path | None) -> None:

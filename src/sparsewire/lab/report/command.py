@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 
 from ...errors import InputError
-from .. import results
-from ..measure import machine_line
+from .. import measure, results
 from ..tables import write_file
 from .data import Run, group_runs
-from .measures import bytes_by_ranks, rate_distortion, stages
-from .page import Links, Value, html_table, page, paragraph, section
-from .sections import accuracy_by_bytes, headline, headline_text, loss_curves, time_to_accuracy
+from .headline import headline, headline_text
+from .page import Detail, Links, Section, Table, Value
+from .page import render as render_page
 
 TITLE = "sparsewire lab"
 LONG = 12  # numbers of a list that are shown
@@ -27,6 +25,7 @@ MEASURED = (
 
 
 def main(args: argparse.Namespace) -> int:
+    measure.require("the report", "matplotlib", "jinja2", extra="report")
     _check_apart(args.results, args.output)
     runs = [run for run in read_runs(args.results) if _is_cell(run) or _is_rates(run)]
     args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -89,52 +88,55 @@ def render(runs: Sequence[Run], paths: Sequence[Path]) -> str:
     rates = [run for run in runs if _is_rates(run)]
     if not cells and not rates:
         raise InputError(f"{', '.join(map(str, paths))}: no results of `lab train` or `bench rates --json`")
+    shown = [*cells, *rates]
+    return render_page(TITLE, _about(shown, paths), _machines(shown), _sections(cells, rates), [*map(_detail, shown)])
+
+
+def _sections(cells: Sequence[Run], rates: Sequence[Run]) -> list[Section]:
+    """Those that the results have something for."""
+    from .measures import bytes_by_ranks, rate_distortion, stages
+    from .sections import accuracy_by_bytes, loss_curves, time_to_accuracy
+
+    parts = (headline, time_to_accuracy, accuracy_by_bytes, loss_curves, stages, bytes_by_ranks)
     groups = group_runs(cells)
-    made = [
-        part(groups) for part in (headline, time_to_accuracy, accuracy_by_bytes, loss_curves, stages, bytes_by_ranks)
-    ]
-    sections = [*made, rate_distortion(rates), _failed(cells), _lines([*cells, *rates])]
-    return page(TITLE, _about([*cells, *rates], paths), sections)
+    made = [*(part(groups) for part in parts), rate_distortion(rates), _failed(cells)]
+    return [section for section in made if section is not None]
 
 
 def _about(runs: Sequence[Run], paths: Sequence[Path]) -> str:
-    known = [run.record["machine"] for run in runs if run.record.get("machine")]
-    machines = dict.fromkeys(machine_line({**machine, "load": None}) for machine in known)
     several = len(paths) > 1
     names = ", ".join(f"{path.name} ({_letter(place)})" if several else path.name for place, path in enumerate(paths))
-    words = (
+    return (
         f"{len(runs)} results of {names}. Every row and every mark leads to its line of results, at the end of this "
+        "page, with the command that repeats it. Click on a column's head to sort by it."
     )
-    words += "page, with the command that repeats it. Click on a column's head to sort by it."
-    return paragraph(words) + "".join(f'<p class="soft">{escape(line)}</p>\n' for line in machines)
 
 
-def _failed(runs: Sequence[Run]) -> str:
+def _machines(runs: Sequence[Run]) -> list[str]:
+    known = [run.record["machine"] for run in runs if run.record.get("machine")]
+    return list(dict.fromkeys(measure.machine_line({**machine, "load": None}) for machine in known))
+
+
+def _failed(runs: Sequence[Run]) -> Section | None:
     rows: list[list[Value]] = [
         [str(run.setting), str(run.record["name"]), str(run.record["error"]), Links([(run.place, run.label)])]
         for run in runs
         if run.failed
     ]
-    return section("What failed", html_table(["setting", "method", "error", "line"], rows, "failures")) if rows else ""
+    table = Table(["setting", "method", "error", "line"], rows, "failures")
+    return Section("What failed", table=table) if rows else None
 
 
 # --- the lines of results ------------------------------------------------------------------------------------------
 
 
-def _lines(runs: Sequence[Run]) -> str:
-    return section("Lines of results", paragraph("Long lists are cut here; the file has all of them."),
-                   *map(_line, runs))  # fmt: skip
-
-
-def _line(run: Run) -> str:
+def _detail(run: Run) -> Detail:
     record, what = run.record, "bench rates"
     if _is_cell(run):
         what = f"{run.setting}, {record['name']}, seed {record['cell']['seed']}"
-    command = f"<pre>{escape(record['command'])}</pre>" if "command" in record else ""
     shown = {name: value for name, value in record.items() if name not in ("key", "command", "inputs")}
     body = json.dumps({name: _cut(value) for name, value in shown.items()}, indent=1, ensure_ascii=False)
-    head = f"<summary>line {escape(run.label)}: {escape(what)}</summary>"
-    return f'<details id="{run.place}">{head}{command}<pre>{escape(body)}</pre></details>\n'
+    return Detail(run.place, f"line {run.label}: {what}", str(record.get("command", "")), body)
 
 
 def _cut(value: object) -> object:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from ..results import Record
 from ..tasks.scores import HIGHER
 from ..train.cells import key_of
-from .svg import Style
 
 PLAIN = "ddp"
 CLOSE = 0.02  # of plain DDP's score, which is to be reached
@@ -19,6 +18,13 @@ PLACE = ("workload", "method", "rate", "ranks", "ranks_per_node", "seed", "data"
 TIMING = ("steps", "warmup", "tests")  # may differ between methods of which no score is compared
 CHOICE = ("learning_rate", "batch", "steps")  # by which plain DDP is chosen where there are several of it
 Details = tuple[tuple[str, Any], ...]
+
+
+class Style(NamedTuple):
+    """The colour of a line is the same in all pictures; its dashes and marks are by its place in one."""
+
+    colour: int
+    place: int
 
 
 class Setting(NamedTuple):

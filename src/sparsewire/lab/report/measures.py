@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..curves import front
-from .data import Group, Run, Setting, a_node, by_setting
-from .page import Links, Number, Value, figure, figures, html_table, paragraph, section
-from .sections import amount, seconds
-from .svg import Line, Mark, Stack, Style, axis, plot, stacked
+from .charts import Axis, Line, Mark, Stack, legend, plot, stacked
+from .data import Group, Run, Setting, Style, a_node, by_setting
+from .headline import amount
+from .page import Figure, Links, Number, Section, Table, Value
+from .units import seconds
 
 PARTS = {"forward": "forward", "backward": "backward and waiting for the exchange", "update": "update"}
 RANGE = (1e-4, 0.6)  # relative errors that are drawn
@@ -20,15 +20,15 @@ RANGE = (1e-4, 0.6)  # relative errors that are drawn
 # --- time by stage ---------------------------------------------------------------------------------------------------
 
 
-def stages(groups: Sequence[Group]) -> str:
+def stages(groups: Sequence[Group]) -> Section | None:
     if not groups:
-        return ""
+        return None
     words = (
         "The mean step after the warm-up. The upper bar of a method is the thread that trains; the lower one, where "
     )
     words += "there is a second, is sparsewire's own thread, which works while backward goes on."
-    return section("Step time by stage", paragraph(words),
-                   figures([_stages(setting, some) for setting, some in by_setting(groups).items()]))  # fmt: skip
+    some = [_stages(setting, of) for setting, of in by_setting(groups).items()]
+    return Section("Step time by stage", words, figures=some)
 
 
 def mean_of(group: Group, key: str) -> dict[str, float]:
@@ -37,18 +37,18 @@ def mean_of(group: Group, key: str) -> dict[str, float]:
     return {name: statistics.fmean(run.record[key].get(name, 0.0) for run in group.runs) for name in names}
 
 
-def _stages(setting: Setting, groups: Sequence[Group]) -> str:
+def _stages(setting: Setting, groups: Sequence[Group]) -> Figure:
     bars = [(group, key, found) for group in groups for key in ("parts_ms", "stages_ms")
             if (found := mean_of(group, key))]  # fmt: skip
     names = list(dict.fromkeys(name for _, _, found in bars for name, spent in found.items() if spent > 0))
     styles = {name: Style(place, place) for place, name in enumerate(names)}
     stacks = [_stack(group, key, found, styles) for group, key, found in bars]
     rows = [row for group, key, found in bars for row in _stage_rows(group, found)]
-    table = html_table(["method", "stage", "time a step", "lines"], rows, f"time by stage, {setting}")
+    table = Table(["method", "stage", "time a step", "lines"], rows, f"time by stage, {setting}")
     totals = ", ".join(f"{group.name} {seconds(group.typical('step_ms') / 1e3)}" for group in groups)
     shown = [(styles[name], PARTS.get(name, name)) for name in names]
     picture = stacked(f"Time of a step by stage, {setting}: {totals}", stacks)
-    return figure(str(setting), picture, shown, table, ["block"])
+    return Figure(str(setting), picture, legend(shown, "block"), table)
 
 
 def _stack(group: Group, key: str, found: Mapping[str, float], styles: Mapping[str, Style]) -> Stack:
@@ -67,7 +67,7 @@ def _stage_rows(group: Group, found: Mapping[str, float]) -> list[list[Value]]:
 # --- bytes against ranks ---------------------------------------------------------------------------------------------
 
 
-def bytes_by_ranks(groups: Sequence[Group]) -> str:
+def bytes_by_ranks(groups: Sequence[Group]) -> Section | None:
     """Of workloads that were trained on several numbers of ranks."""
     by_load: dict[str, dict[str, list[Group]]] = {}
     for group in groups:
@@ -83,10 +83,10 @@ def bytes_by_ranks(groups: Sequence[Group]) -> str:
         "What a rank sends in a step. With an allgather it grows with the ranks; a ring's all_reduce stays below twice "
     )
     words += "the gradient."
-    return section("Bytes against ranks", paragraph(words), figures(some)) if some else ""
+    return Section("Bytes against ranks", words, figures=some) if some else None
 
 
-def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> str:
+def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> Figure:
     lines, rows, names = [], list[list[Value]](), []
     for place, groups in enumerate(methods):
         marks, style = [], Style(groups[0].style.colour, place)
@@ -97,26 +97,27 @@ def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> str:
         lines.append(Line(style, marks))
         names.append((style, groups[0].method_name))
     every = [mark for line in lines for mark in line.marks]
-    counts = sorted({mark.x for mark in every})
-    x = replace(axis("ranks", counts, log=True), at=counts)
-    y = axis("bytes a rank sends in a step", [mark.y for mark in every], log=True)
-    table = html_table(["method", "ranks", "bytes a step", "lines"], rows, f"bytes by ranks, {title}")
+    x = Axis("ranks", log=True, at=sorted({mark.x for mark in every}))
+    table = Table(["method", "ranks", "bytes a step", "lines"], rows, f"bytes by ranks, {title}")
     said = "; ".join(mark.title for mark in every)
-    return figure(title, plot(f"Bytes a step against ranks, {title}: {said}", lines, x, y), names, table)
+    picture = plot(
+        f"Bytes a step against ranks, {title}: {said}", lines, x, Axis("bytes a rank sends in a step", log=True)
+    )
+    return Figure(title, picture, legend(names), table)
 
 
 # --- rate and distortion ---------------------------------------------------------------------------------------------
 
 
-def rate_distortion(runs: Sequence[Run]) -> str:
+def rate_distortion(runs: Sequence[Run]) -> Section | None:
     """Of results that `sparsewire bench rates --json` writes."""
     some = [_rates(run, one) for run in runs for one in run.record["inputs"]]
     words = "Bits per value, maps included, against the relative error of the values; the best settings of every codec "
     words += "that was measured. Down and to the left is better."
-    return section("Rate and distortion", paragraph(words), figures(some)) if some else ""
+    return Section("Rate and distortion", words, figures=some) if some else None
 
 
-def _rates(run: Run, one: Mapping[str, Any]) -> str:
+def _rates(run: Run, one: Mapping[str, Any]) -> Figure:
     curves = list(dict.fromkeys(point["curve"] for point in one["points"]))
     lines, rows, names = [], [], []
     for place, curve in enumerate(curves):
@@ -129,12 +130,11 @@ def _rates(run: Run, one: Mapping[str, Any]) -> str:
         rows += [[point["codec"], Number(f"{point['error']:.4f}", point["error"]),
                   Number(f"{point['bits']:.2f}", point["bits"]), Links([(run.place, run.label)])]
                  for point in drawn]  # fmt: skip
-    every = [mark for line in lines for mark in line.marks]
-    x, y = axis("relative error", [m.x for m in every], log=True), axis("bits per value", [m.y for m in every])
     title = f"{one['input']}: {one['count']:,} values"
-    table = html_table(["codec", "error", "bits/value", "line"], rows, f"rate and distortion, {title}")
+    table = Table(["codec", "error", "bits/value", "line"], rows, f"rate and distortion, {title}")
+    x, y = Axis("relative error", log=True), Axis("bits per value")
     picture = plot(f"Bits per value against relative error, {title}; {', '.join(curves)}", lines, x, y)
-    return figure(title, picture, names, table)
+    return Figure(title, picture, legend(names), table)
 
 
 def _point(point: Mapping[str, Any]) -> str:
