@@ -18,7 +18,7 @@ from sparsewire.lab import measure
 from sparsewire.lab.bench.exchange import command as bench_exchange
 from sparsewire.lab.bench.exchange import tables as exchange_tables
 from sparsewire.lab.bench.exchange.steps import DENSE, SUPPORTS, Workload, run_step
-from sparsewire.lab.net import launch
+from sparsewire.lab.net import ranks
 from sparsewire.registry import codecs
 
 LOAD = Workload(200_000, 2000, "indices=rice | values=qsgd(bits=7)")
@@ -149,7 +149,7 @@ def test_a_step_leaves_the_gradient_as_it_was(exchange):
 
 def test_bytes_times_and_the_way_to_10000_ranks(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr(launch, "subprocess", warm.WORKERS)
+    monkeypatch.setattr(ranks, "subprocess", warm.WORKERS)
     words = ["--numel", 5000, "--ranks", 2, 4, 16, "--processes", 2, "--links", "unlimited", "--steps", 1]
     words += ["--exchanges", "allgather", "--json", tmp_path / "x.json", "--picture", tmp_path / "new" / "x.png"]
     assert run("bench", "exchange", *words) == 0

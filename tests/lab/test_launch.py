@@ -6,12 +6,10 @@ import contextlib
 import io
 import json
 import os
-import queue
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import warm
@@ -20,7 +18,7 @@ from sparsewire.cli import main
 from sparsewire.lab import measure
 from sparsewire.lab.bench import train as bench_train
 from sparsewire.lab.demo import command as demo
-from sparsewire.lab.net import launch
+from sparsewire.lab.net import launch, ranks
 
 warm.needs("sklearn.datasets", "matplotlib.pyplot")
 pytestmark = pytest.mark.skipif(not measure.has("torch"), reason="torch is not installed")
@@ -36,7 +34,7 @@ def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     words = ["demo", "--steps", "60", "--hidden", "128", "--json", str(folder / "demo.json")]
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-        patch.setattr(launch, "subprocess", warm.WORKERS)
+        patch.setattr(ranks, "subprocess", warm.WORKERS)
         assert main([*words, "-o", str(folder / "pictures" / "demo.png")]) == 0
     return folder, json.loads((folder / "demo.json").read_text()), out.getvalue()
 
@@ -117,7 +115,9 @@ def started(monkeypatch):
         processes.append(warm.start_worker(*words, **settings))
         return processes[-1]
 
-    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=spy, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(
+        ranks, "subprocess", SimpleNamespace(Popen=spy, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    )
     return processes
 
 
@@ -165,22 +165,27 @@ LATE = "RuntimeError: [../buffer.cc:71] Timed out waiting 300000ms for recv oper
     ],
 )
 def test_of_several_failures_the_one_that_says_most_is_told(failures, finished, told):
-    events: launch.Events = queue.SimpleQueue()
-    for rank in finished:
-        events.put((rank, {"result": None}))
-    for rank in range(len(failures)):
-        events.put((rank, None))
-    ranks: Any = [SimpleNamespace(failure=lambda said=said: said) for said in failures]
-    with pytest.raises(launch.RankError) as error:
-        launch._collect(ranks, events, lambda event: None, limit=60)
-    assert str(error.value) == told
+    ended = {rank: said for rank, said in enumerate(failures) if rank not in finished}
+    assert str(launch.choose_error(ended, awaited=False)) == told
+    lost = {rank: said for rank, said in ended.items() if said == LOST}
+    assert launch.choose_error(lost, awaited=True) is None, "others may say more"
+
+
+def test_an_error_is_told_with_its_notes(started):
+    with pytest.raises(launch.RankError, match=r"rank 0 failed: ValueError: no gradient; at step 3; try again$"):
+        launch.launch_ranks("rank_jobs:fail", {}, [launch.Place()])
+
+
+def test_a_rank_that_crashes_is_told_by_its_status(started):
+    with pytest.raises(launch.RankError, match=r"rank 0 failed: exit status 7$"):
+        launch.launch_ranks("rank_jobs:crash", {}, [launch.Place()])
 
 
 def test_a_launcher_that_is_killed_leaves_no_folder(tmp_path):
     code = "from sparsewire.lab.net.launch import *; launch_ranks('rank_jobs:wait', {}, [Place()])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as launcher:
-        _wait_for(lambda: any(tmp_path.glob("sparsewire-*/stderr 0")))
+        _wait_for(lambda: any(tmp_path.glob("sparsewire-*/store")))
         launcher.kill()
     _wait_for(lambda: not any(tmp_path.iterdir()))
 

@@ -19,9 +19,9 @@ from command_line import fails, run
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab.net import command as net
 from sparsewire.lab.net import commands
-from sparsewire.lab.net.commands import Commands, _ended, rank_environment
-from sparsewire.lab.net.launch import Place
+from sparsewire.lab.net.commands import Commands, rank_environment
 from sparsewire.lab.net.network import Network, obstacle, remove_leftovers
+from sparsewire.lab.net.ranks import Place, _ended
 
 LIMIT = 30.0
 SAY = "import json, os; print(json.dumps(dict(os.environ)))"

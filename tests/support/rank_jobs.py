@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -26,3 +27,15 @@ def group_limit(worker: Any) -> float:
     assert dist.group.WORLD is not None
     limit = _timeout_of(dist.group.WORLD)
     return limit.total_seconds() if limit else 0.0
+
+
+def fail(worker: Any) -> None:
+    """A job that fails with an error that has notes."""
+    error = ValueError("no gradient\n  frame #0: somewhere")
+    error.__notes__ = ["at step 3", "try again"]  # as add_note does, which Python 3.10 lacks
+    raise error
+
+
+def crash(worker: Any) -> None:
+    """A job that ends its process without a word."""
+    os._exit(7)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from ...errors import InputError, SparsewireError
 from ..arguments import UNLIMITED, Change
 from .commands import Commands
-from .launch import Place
 from .network import Network, obstacle, rates_of
+from .ranks import Place
 from .stopping import stoppable
 
 

@@ -1,28 +1,20 @@
-"""Any command as the ranks of a job: one process for each, with what launchers set in its environment."""
+"""Any command as the ranks of a job: with what launchers set in its environment, its lines behind the rank's number."""
 
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import os
 import re
 import select
-import selectors
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any, TextIO, cast
+from typing import TextIO
 
-from .launch import Place, threads
-from .stopping import END_MARKED, MARK, Guard, dies_with_us, new_mark
+from .ranks import GRACE, TICK, Place, Rank, Ranks, threads
 
-TICK = 0.05  # seconds between looks at the processes
-GRACE = 5.0  # seconds that a rank has after SIGTERM
-CHUNK = 65_536  # bytes that a pipe holds
 LONGEST = 65_536  # characters of a line; longer ones are passed on in pieces
 LINE_END = re.compile(r"\r*\n\r*|\r+")  # the latter is that of progress bars
 
@@ -49,113 +41,45 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-class Commands:
-    """The ranks' processes, each in a session of its own; their output is passed on line by line, behind the rank, and
-    they wait where it cannot be written as fast.
-
-    When one fails the others are ended, because they would wait for it. None is left when this is closed, or gone.
-    """
+class Commands(Ranks):
+    """Ranks whose output is passed on line by line, behind the rank's number; they wait where it cannot be written as
+    fast. When one fails the others are ended, because they would wait for it."""
 
     def __init__(self, command: Sequence[str], places: Sequence[Place], per_node: int = 1) -> None:
-        self._pipes = selectors.DefaultSelector()
-        self._sinks = [Sink(sys.stdout), Sink(sys.stderr)]
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._sinks = out, err = Sink(sys.stdout), Sink(sys.stderr)
         self._until: float | None = None  # when what is not written yet is given up
         self.status = 0
-        port, mark = free_port(), new_mark()
-        self._guard = Guard(END_MARKED, mark)
-        try:
-            for rank, place in enumerate(places):
-                environment = rank_environment(rank, places, per_node, port)
-                self._start(rank, [*place.prefix, *command], {**environment, MARK: mark})
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self, rank: int, words: Sequence[str], environment: dict[str, str]) -> None:
-        pipe: Any = subprocess.PIPE
-        process = subprocess.Popen(
-            words, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment,
-            start_new_session=True, preexec_fn=dies_with_us(),
-        )  # fmt: skip
-        self._processes[rank] = process
-        for theirs, ours in zip((process.stdout, process.stderr), self._sinks, strict=True):
-            assert theirs is not None
-            self._pipes.register(theirs, selectors.EVENT_READ, RankOutput(rank, ours))
-
-    def __enter__(self) -> Commands:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        port = free_port()
+        super().__init__([
+            Rank([*place.prefix, *command], rank_environment(rank, places, per_node, port),
+                 (RankOutput(rank, out), RankOutput(rank, err)))
+            for rank, place in enumerate(places)
+        ])  # fmt: skip
 
     def run(self, on_tick: Callable[[], None] = lambda: None) -> int:
         """Waits for all; the exit status of the rank that failed first, 128 + the signal if one ended it, or 0."""
-        while self._processes:
-            self._pass_on(TICK)
+        while self.running:
+            for rank, status in self.ended(TICK):
+                if status and not self.status:
+                    self._fail(rank, status)
             on_tick()
-            while (ended := self._next_ended()) is not None:
-                self._finish(ended)
-        self._drain()
+        self.drain(time.monotonic() + GRACE)
         return self.status
 
-    def _next_ended(self) -> int | None:
-        return next((rank for rank, process in self._processes.items() if _ended(process)), None)
+    def _fail(self, rank: int, status: int) -> None:
+        self.status = status if status > 0 else 128 - status
+        others = "; the others are ended" if self.running else ""
+        print(f"sparsewire lab: rank {rank} ended with status {self.status}{others}", file=sys.stderr)
+        self.end()
 
-    def _finish(self, rank: int) -> None:
-        process = self._processes.pop(rank)
-        _signal(process, signal.SIGKILL)  # what it left in the background
-        status = process.wait()
-        if status and not self.status:
-            self.status = status if status > 0 else 128 - status
-            others = "; the others are ended" if self._processes else ""
-            print(f"sparsewire lab: rank {rank} ended with status {self.status}{others}", file=sys.stderr)
-            self._end()
-
-    def _end(self) -> None:
-        """SIGTERM, and after a while SIGKILL, for all that still run."""
-        for process in self._processes.values():
-            _signal(process, signal.SIGTERM)
-        deadline = time.monotonic() + GRACE
-        while time.monotonic() < deadline and not all(map(_ended, self._processes.values())):
-            self._pass_on(TICK)
-        for process in self._processes.values():
-            _signal(process, signal.SIGKILL)
-            process.wait()
-        self._processes.clear()
-
-    def close(self) -> None:
-        if self._pipes.get_map() is None:  # closed before
-            return
-        self._until = time.monotonic() + GRACE
-        self._end()
-        self._drain()
-        self._pipes.close()
-
-    # --- what they print ---
-
-    def _drain(self) -> None:
-        """What they wrote before they ended; a process that no mark has found may still hold a pipe."""
-        self._guard.close()
-        deadline = self._until or time.monotonic() + GRACE
-        while self._pipes.get_map() and time.monotonic() < deadline:
-            self._pass_on(TICK)
-        self._pass_on(0)
-        for key in [*self._pipes.get_map().values()]:
-            self._close(key)
-
-    def _pass_on(self, timeout: float) -> None:
-        for key, _ in self._pipes.select(timeout):
-            data = os.read(key.fd, CHUNK)
-            key.data.take(data)
-            if not data:
-                self._close(key)
+    def pass_on(self, timeout: float) -> None:
+        super().pass_on(timeout)
         for sink in self._sinks:
             sink.write(self._until)
 
-    def _close(self, key: selectors.SelectorKey) -> None:
-        self._pipes.unregister(key.fileobj)
-        cast(IO[bytes], key.fileobj).close()
+    def close(self) -> None:
+        self._until = self._until or time.monotonic() + GRACE
+        super().close()
 
 
 class Sink:
@@ -212,13 +136,3 @@ def _descriptor(stream: TextIO) -> int | None:
 
 def _writable(fd: int, until: float | None) -> bool:
     return bool(select.select([], [fd], [], None if until is None else max(0.0, until - time.monotonic()))[1])
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Without reaping it, so that its number, which is its group's, is not used again before the group is ended."""
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import InputError, SparsewireError
 from ..arguments import UNITS, UNLIMITED, read_rate
-from .launch import Place
+from .ranks import Place
 from .stopping import Guard, new_mark, started
 
 SUBNET, MOST = "10.231", 250 * 250

@@ -59,15 +59,35 @@ def main(rank: int, order: dict[str, Any]) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a job's own prints must not mix with the JSON
+    worker = Worker(rank, order["size"], output)
+    try:
+        result = _run(worker, order)
+    except Exception as error:
+        worker.emit(error=describe(error))
+        raise
+    worker.emit(result=result)
+
+
+def _run(worker: Worker, order: dict[str, Any]) -> Any:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    size, store, limit = order["size"], f"file://{order['store']}", datetime.timedelta(seconds=order["limit"])
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=limit)
+    store, limit = f"file://{order['store']}", datetime.timedelta(seconds=order["limit"])
+    dist.init_process_group("gloo", init_method=store, rank=worker.rank, world_size=worker.size, timeout=limit)
     module, name = order["job"].split(":")
-    worker = Worker(rank, size, output)
     result = getattr(importlib.import_module(module), name)(worker, **order["settings"])
     dist.barrier()
     dist.destroy_process_group()
-    worker.emit(result=result)
+    return result
+
+
+def describe(error: Exception) -> str:
+    """The error in one line: its type, the first line that it says, and its notes.
+
+    >>> describe(ValueError("odd\\n  frame 1"))
+    'ValueError: odd'
+    """
+    said = str(error).strip().partition("\n")[0]
+    notes = [note.strip().partition("\n")[0] for note in getattr(error, "__notes__", [])]
+    return "; ".join([f"{type(error).__name__}: {said}" if said else type(error).__name__, *notes])
 
 
 def _follow_parent() -> None:
