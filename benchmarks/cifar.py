@@ -23,7 +23,8 @@ from sparsewire.lab import measure
 from sparsewire.lab.arguments import add_json
 from sparsewire.lab.arrays import load_arrays
 from sparsewire.lab.demo.job import batches
-from sparsewire.lab.net.launch import Place, launch_ranks
+from sparsewire.lab.net.launch import launch_ranks
+from sparsewire.lab.net.ranks import Place
 from sparsewire.lab.net.worker import Worker
 from sparsewire.lab.tables import publish, table
 from sparsewire.lab.tasks.images import images, resnet20

@@ -18,20 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from network import guarded
+from interleaved import guarded, time_arms
 
 from sparsewire.errors import SparsewireError
 from sparsewire.lab import measure
 from sparsewire.lab.advise.step import HALF
 from sparsewire.lab.advise.step import PLAIN as PREDICTED_PLAIN
 from sparsewire.lab.arguments import UNLIMITED, add_json, count, read_rate
-from sparsewire.lab.bench import train as bench_train
-from sparsewire.lab.bench.train import BATCH, MODELS, PEERS
 from sparsewire.lab.net.commands import Commands
-from sparsewire.lab.net.launch import Place
 from sparsewire.lab.net.network import Network, bits_per_second
+from sparsewire.lab.net.ranks import Place
 from sparsewire.lab.tables import number, publish, table
 from sparsewire.lab.tasks.task import loss_of, mlp
+from sparsewire.lab.tasks.workloads import BATCH, MODELS
 
 CLOSE, SHARE = 0.2, 0.9
 SLOW = 1e9  # bit/s: on slower links a plain step takes seconds, so fewer are run
@@ -95,7 +94,7 @@ def _quietly() -> Iterator[io.StringIO]:
 def arm_of(row: Result) -> dict[str, Any]:
     if row["scheme"]:
         return {"hook": "sparsewire", "scheme": row["scheme"]}
-    return {PREDICTED_PLAIN: {"hook": "none"}, HALF: PEERS[bench_train.FP16]}[row["candidate"]]
+    return {PREDICTED_PLAIN: {"hook": "none"}, HALF: {"hook": "fp16"}}[row["candidate"]]
 
 
 def compare(rate: str, size: str, ranks: int) -> list[Result]:
@@ -105,7 +104,7 @@ def compare(rate: str, size: str, ranks: int) -> list[Result]:
         rows = {row["scheme"] or row["candidate"]: row for row in advice["rows"]}
         arms = {name: arm_of(row) for name, row in rows.items()}
         steps = {name: 2 if slow and row["scheme"] is None else 5 for name, row in rows.items()}
-        found = bench_train.run(MODELS[size], arms, places, 2, steps, rounds=1 if slow else 3, limit=1800)
+        found = time_arms(MODELS[size], arms, places, 2, steps, rounds=1 if slow else 3, limit=1800)
     return [
         {"rate": rate, "model": size, "ranks": ranks, "method": name, "predicted_ms": 1e3 * row["seconds"],
          "measured_ms": found["arms"][name]["step_ms"],

@@ -1,4 +1,4 @@
-"""Training on real ranks: the demo and the benchmark of steps, at their smallest."""
+"""Functions on real ranks: the demo at its smallest, and how ranks fail and end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ import warm
 
 from sparsewire.cli import main
 from sparsewire.lab import measure
-from sparsewire.lab.bench import train as bench_train
 from sparsewire.lab.demo import command as demo
 from sparsewire.lab.net import launch, ranks
 
 warm.needs("sklearn.datasets", "matplotlib.pyplot")
 pytestmark = pytest.mark.skipif(not measure.has("torch"), reason="torch is not installed")
-
-STAGES = {"select", "encode", "exchange", "decode", "accumulate"}
 
 
 @pytest.fixture(scope="module")
@@ -91,21 +88,6 @@ def test_a_scheme_of_the_users_own_gets_what_suits_its_selection(scheme, setting
     assert ours == {"hook": "sparsewire", "scheme": scheme, **settings}
 
 
-def test_bench_train_accounts_for_a_step(started, tmp_path, capsys):
-    words = ["bench", "train", "--model-size", "tiny", "--steps", "4", "--json", str(tmp_path / "b.json")]
-    assert main(words) == 0
-    found = json.loads((tmp_path / "b.json").read_text())
-    plain, ours = found["arms"][bench_train.PLAIN], found["arms"][bench_train.COMPRESSED]
-    assert len(plain["all_ms"]) == len(ours["all_ms"]) == 4
-    assert set(ours["stages_ms"]) >= STAGES and not plain["stages_ms"]
-    assert all(spent > 0 for name, spent in ours["stages_ms"].items() if name in STAGES)
-    coding = ours["stages_ms"]["encode"] + ours["stages_ms"]["decode"]
-    assert ours["coding_share"] == pytest.approx(coding / ours["stages_ms"]["select"])
-    assert ours["times_fewer_bytes"] == pytest.approx(plain["bytes"] / ours["bytes"]) and ours["times_fewer_bytes"] > 5
-    out = capsys.readouterr().out
-    assert f"{plain['step_ms']:,.1f}" in out and f"{ours['step_ms']:,.1f}" in out
-
-
 @pytest.fixture
 def started(monkeypatch):
     """The processes of all ranks that a test starts."""
@@ -128,8 +110,8 @@ def test_a_failing_rank_is_an_error_and_leaves_nothing_running(started):
 
 
 def test_a_mistake_in_the_scheme_is_told_before_ranks_start(started, capsys):
-    for command in (["demo"], ["bench", "train"]):
-        assert main([*command, "--scheme", "topq(1%)"]) == 2
+    for words in (["demo", "--scheme"], ["lab", "train", "--workload", "synthetic-10k", "--method"]):
+        assert main([*words, "topq(1%)"]) == 2
         assert "topk" in capsys.readouterr().err
     assert not started
 

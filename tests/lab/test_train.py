@@ -291,18 +291,8 @@ def test_devices_are_written_and_not_read(fake, capsys):
 
 
 def test_without_root_limits_are_refused_before_anything_runs(fake, tmp_path, capsys):
-    words = [
-        "--workload",
-        "synthetic-1m",
-        "--method",
-        "ddp",
-        "--rate",
-        "unlimited",
-        "1mbit",
-        "-o",
-        tmp_path / "a.jsonl",
-    ]
-    assert "without limits" in fails(capsys, "lab", "train", *words)
+    words = ["--workload", "synthetic-1m", "--method", "ddp", "--rate", "unlimited", "1mbit", "-o"]
+    assert "without limits" in fails(capsys, "lab", "train", *words, tmp_path / "a.jsonl")
     assert not fake and not (tmp_path / "a.jsonl").exists()
 
 
@@ -321,9 +311,26 @@ def test_ranks_train_and_report(tmp_path, monkeypatch):
     assert 0 < record["bytes_per_step"] < 4 * record["parameters"] / 20
 
 
+def test_a_step_is_accounted_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    words = ["--workload", "synthetic-10k", "--method", "ddp", "topk(1%)", "--ranks", 2, "--steps", 4, "--warmup", 1]
+    assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
+    plain, ours = lines(tmp_path / "a.jsonl")
+    assert len(plain["step_seconds"]) == len(ours["step_seconds"]) == 4 and not plain["stages_ms"]
+    assert all(ours["stages_ms"][name] > 0 for name in ("select", "encode", "exchange", "decode", "accumulate"))
+    assert plain["bytes_per_step"] > 5 * ours["bytes_per_step"] > 0
+
+
+GRIDS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize("path", sorted(GRIDS.glob("*.toml")), ids=lambda path: path.name)
+def test_every_grid_of_the_benchmarks_can_be_read(path):
+    assert all_cells(train.read_file(path))
+
+
 def test_what_make_lab_runs_can_be_read():
-    told = train.read_file(Path(__file__).parents[2] / "benchmarks" / "lab.toml")
-    cells = all_cells(told)
+    cells = all_cells(train.read_file(GRIDS / "lab.toml"))
     for rate in ("100mbit", "1gbit"):
         timed = {cell.method.name for cell in cells if (cell.workload, cell.rate) == ("synthetic-25m", rate)}
         assert {"plain DDP", "fp16 hook", "PowerSGD rank 4", "local steps, SBC(2)"} < timed

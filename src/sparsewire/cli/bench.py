@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..lab.arguments import EXCHANGE_CODECS, TRAIN_SCHEME, add_json, count, latency, output_file, read_rate, share
+from ..lab.arguments import EXCHANGE_CODECS, add_json, count, latency, output_file, read_rate, share
 from .parsers import add, lab
 
 
@@ -32,13 +32,6 @@ def add_bench(kinds: Any) -> None:
     parser.add_argument("--picture", type=output_file, metavar="OUT.png", help="draw them")
     parser.add_argument("--check", action="store_true", help="exit with 1 if entropy is not the smallest somewhere")
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
-    add_json(parser)
-
-    parser = add(kinds, "train", lab("bench.train"), "training steps of plain DDP and compressed, in turns")
-    parser.add_argument("--ranks", type=count, default=2, help="processes on this machine (default: %(default)s)")
-    parser.add_argument("--model-size", choices=["25M", "small", "tiny"], default="25M", help="an MLP (default: 25M)")
-    parser.add_argument("--steps", type=count, default=20, help="of each kind (default: %(default)s)")
-    parser.add_argument("--scheme", default=TRAIN_SCHEME, help='default: "%(default)s"')
     add_json(parser)
 
     _add_exchange(kinds)

@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     add_list(commands)
     add_frames(commands)
     add_advise(commands)
-    add_bench(add_group(commands, "bench", "measure kernels, codecs or training steps on this machine"))
+    add_bench(add_group(commands, "bench", "measure kernels, codecs or exchanges on this machine"))
     add_lab(add_group(commands, "lab", "real ranks on links of a given rate: any command, trainings, a report"))
     add_demo(commands)
     return parser

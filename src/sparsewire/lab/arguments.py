@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import NamedTuple
 
-TRAIN_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
 EXCHANGE_CODECS = "indices=rice | values=qsgd(bits=7)"
 # For SGD with momentum; in a run as short as the demo's, masking the velocity costs more than it gives.
 DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"
@@ -14,7 +13,7 @@ UNLIMITED = "unlimited"
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 WORKLOAD_NAMES = (
     "mlp-digits", "lenet-mnist", "resnet20-cifar", "lstm-wikitext", "gpt-text", "ncf-movielens", "synthetic-25m",
-    "synthetic-1m",
+    "synthetic-1m", "synthetic-10k",
 )  # fmt: skip
 
 

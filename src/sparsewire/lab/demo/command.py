@@ -20,7 +20,8 @@ from ...scheme import Scheme
 from ...scheme import scheme as read_scheme
 from .. import measure
 from ..arguments import DEMO_SCHEME
-from ..net.launch import Event, Place, launch_ranks
+from ..net.launch import Event, launch_ranks
+from ..net.ranks import Place
 from ..tables import publish, table
 
 SCHEME = DEMO_SCHEME

@@ -1,4 +1,4 @@
-"""The jobs that ranks run: train several arms side by side, or time their steps, interleaved."""
+"""The job that ranks run: trains several arms side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from ..arrays import load_arrays
 from ..net.worker import Worker
@@ -73,33 +72,3 @@ def _report(arm: Arm, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
     found = {**arm.report(), "accuracy": right / len(y)}
     arm.close()
     return found
-
-
-# --- timing ------------------------------------------------------------------------------------------------------
-
-
-def time_steps(
-    worker: Worker, arms: Arms, sizes: Sequence[int], batch: int, warmup: dict[str, int], steps: dict[str, int],
-    rounds: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Times the arms interleaved: in each round `steps` of each, after `warmup` steps that are not counted."""
-    made = {name: Arm(seeded(partial(mlp, sizes), 0), settings, rate=0.01) for name, settings in arms.items()}
-    draw = torch.Generator().manual_seed(worker.rank)
-    x, y = torch.randn(batch, sizes[0], generator=draw), torch.randint(sizes[-1], (batch,), generator=draw)
-    for name, arm in made.items():
-        _run(worker, name, arm, warmup[name], x, y)
-        arm.clear()
-    for _ in range(rounds):
-        for name, arm in made.items():
-            _run(worker, name, arm, steps[name], x, y)
-    found = {name: arm.report() for name, arm in made.items()}
-    for arm in made.values():
-        arm.close()
-    return {"parameters": next(iter(made.values())).dense_bytes // 4, "arms": found}
-
-
-def _run(worker: Worker, name: str, arm: Arm, steps: int, x: torch.Tensor, y: torch.Tensor) -> None:
-    dist.barrier()  # all ranks have finished the previous arm
-    for _ in range(steps):
-        arm.step(x, y)
-        worker.emit(arm=name, seconds=arm.seconds[-1])

@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..bench.train import BATCH, MODELS
 from .images import cifar, lenet, mnist, perceptron, resnet20, small_digits
 from .ratings import Collaborative, SgdTask, movielens
 from .task import Data, Part, Task, mlp
 from .texts import Recurrent, Transformer, shakespeare, wikitext
 
 SAMPLES = 64
+BATCH = 8
+MODELS: dict[str, list[int]] = {"25M": [1024, 4096, 4096, 1000], "small": [64, 1024, 1024, 10], "tiny": [64, 128, 10]}
 
 
 @dataclass(frozen=True)
@@ -84,4 +85,5 @@ WORKLOADS = {
     ),
     "synthetic-25m": synthetic("25M"),
     "synthetic-1m": synthetic("small"),
+    "synthetic-10k": synthetic("tiny"),
 }  # fmt: skip

@@ -25,8 +25,9 @@ from ....scheme import Scheme
 from ... import measure
 from ...arguments import UNLIMITED
 from ...measure import Advance, Run
-from ...net.launch import Place, launch_ranks
+from ...net.launch import launch_ranks
 from ...net.network import Network, bits_per_second, burst, obstacle
+from ...net.ranks import Place
 from ...net.stopping import stoppable
 from ...tables import publish
 from . import tables as exchange_tables
