@@ -222,6 +222,34 @@ def test_it_is_a_module_that_can_be_run():
     assert (done.returncode, done.stdout) == (0, f"sparsewire {sw.__version__}\n"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["lab", "train", "--workload", "synthetic-10k", "--method", "ddp"],
+            "needs torch: pip install 'sparsewire[torch]'",
+        ),
+        (["lab", "report", "none.jsonl"], "needs matplotlib and jinja2: pip install 'sparsewire[report]'"),
+        (["demo"], "needs torch and scikit-learn"),
+        (["bench", "codecs", "--size", "1000"], ""),
+    ],
+    ids=lambda words: " ".join(words[:2]) if isinstance(words, list) else "",
+)
+def test_with_numpy_alone_commands_run_or_say_what_to_install(words, said, tmp_path):
+    """Packages that are not there, as far as this interpreter is told."""
+    code = """
+import importlib.util, sys
+absent = {"torch", "matplotlib", "jinja2", "rich", "sklearn"}
+sys.modules |= dict.fromkeys(absent)
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in absent else find(name, *more)
+from sparsewire.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == (2 if said else 0) and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
 def test_list_needs_neither_torch_nor_rich():
     code = "import sys, sparsewire.cli as c; c.main(['list']); sys.exit(len({'torch', 'rich'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

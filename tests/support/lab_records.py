@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from sparsewire.lab.train.cells import key_of
+from sparsewire.lab.results import key_of
 
 MACHINE = {
     "cpu": "made up", "cores": 2, "load": 0.5, "python": "3.11", "numpy": "2", "torch": "2", "kernels": "native",

@@ -7,6 +7,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import InputError
+
+EXTRAS = {"torch": "torch", "matplotlib": "report", "jinja2": "report"}  # by package
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -14,10 +17,19 @@ def lab(module: str) -> Command:
     """A command of the lab, whose module is imported only when it runs."""
 
     def run(args: argparse.Namespace) -> int:
-        status: int = importlib.import_module(f"sparsewire.lab.{module}").main(args)
+        status: int = _load(module).main(args)
         return status
 
     return run
+
+
+def _load(module: str) -> Any:
+    try:
+        return importlib.import_module(f"sparsewire.lab.{module}")
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise InputError(f"this needs {error.name}: pip install 'sparsewire[{EXTRAS[error.name]}]'") from None
 
 
 def add(commands: Any, name: str, run: Command, summary: str, more: str = "") -> argparse.ArgumentParser:

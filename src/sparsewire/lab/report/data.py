@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..results import Record
+from ..results import Record, key_of
 from ..tasks.scores import HIGHER
-from ..train.cells import key_of
 
 PLAIN = "ddp"
 CLOSE = 0.02  # of plain DDP's score, which is to be reached

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ from ...errors import InputError
 from ...registry import nearest
 from ..arguments import UNLIMITED, read_rate
 from ..net.command import count_nodes
+from ..results import key_of
 from ..tasks.workloads import WORKLOADS
 from .methods import Method, read_method
 
@@ -61,10 +61,6 @@ class Cell:
         """Runs this cell and no other."""
         words = [[f"--{name.replace('_', '-')}", str(value)] for name, value in self.facts.items()]
         return shlex.join(["sparsewire", "lab", "train", *itertools.chain.from_iterable(words), "-o", REPEATED])
-
-
-def key_of(facts: Mapping[str, Any]) -> str:
-    return json.dumps({name: value for name, value in facts.items() if name != "data"}, sort_keys=True)
 
 
 def all_cells(told: Mapping[str, Any], data: Path | None = None) -> list[Cell]:
