@@ -102,9 +102,9 @@ def test_pictures_have_the_pages_colours_and_fonts_so_that_they_suit_a_dark_page
 
 
 def test_what_results_say_is_text_in_the_page(tmp_path):
-    told = record("synthetic-25m", "topk(1%) | values=<&>", "1gbit", name="<script>alert(1)</script> $x^2$")
+    told = record("synthetic-25m", "topk(1%) | values=<&>", "1gbit", name="<script>alert(1)</script> $x^2$\x1b")
     page, text = reported(tmp_path, [told, failed("mlp-digits", "fp16", "1gbit")])
-    assert headline_row(page, "synthetic-25m", "<script>alert(1)</script> $x^2$")
+    assert headline_row(page, "synthetic-25m", "<script>alert(1)</script> $x^2$\x1b")
     assert text.count("<script>") == 1 and "&lt;script&gt;alert(1)&lt;/script&gt; $x^2$</text>" in text
     assert "rank 1 failed: &lt;no&gt; luck" in text
 

@@ -52,7 +52,7 @@ class Commands(Ranks):
         port = free_port()
         super().__init__([
             Rank([*place.prefix, *command], rank_environment(rank, places, per_node, port),
-                 (RankOutput(rank, out), RankOutput(rank, err)))
+                 (RankOutput(rank, out).take, RankOutput(rank, err).take))
             for rank, place in enumerate(places)
         ])  # fmt: skip
 

@@ -50,7 +50,7 @@ def launch_ranks(
         reports, started = [Report() for _ in places], []
         for rank, (place, report) in enumerate(zip(places, reports, strict=True)):
             words = [*place.prefix, sys.executable, "-m", f"{__package__}.worker", str(rank), order]
-            started.append(Rank(words, _environment(len(places), place), (report, report.errors)))
+            started.append(Rank(words, _environment(len(places), place), (report.take, report.take_error)))
         with Ranks(started, stdin=subprocess.PIPE, grace=0) as ranks:
             return _collect(ranks, reports, on_event, time.monotonic() + limit, limit)
 
@@ -62,14 +62,14 @@ def _environment(size: int, place: Place) -> dict[str, str]:
 
 
 class Report:
-    """What a rank tells, in lines of JSON: events, then its result, or the error that ended it."""
+    """What a rank writes: on its standard output lines of JSON, which are events, and at last its outcome: a result, or
+    the error that ended it."""
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque()
-        self.errors = Errors()
-        self.told: Event = {}
+        self.outcome: Event = {}
         self.status: int | None = None  # while it runs
-        self._rest = b""
+        self._rest = self._stderr = b""
 
     def take(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -77,35 +77,28 @@ class Report:
             if line.startswith(b"{"):  # a command prefix may print as well
                 self._add(json.loads(line))
 
+    def take_error(self, data: bytes) -> None:
+        self._stderr = (self._stderr + data)[-KEPT:]
+
     def _add(self, event: Event) -> None:
         if "result" in event or "error" in event:
-            self.told = event
+            self.outcome = event
         else:
             self.events.append(event)
 
     def failure(self, rank: int) -> str | None:
         """The error that it told; after a crash the last line of its standard error, or its exit status."""
-        if "error" in self.told or "result" in self.told or self.status is None:
-            return self.told.get("error")
-        lines = self.errors.tail.decode(errors="replace").strip().splitlines()
+        if self.outcome or self.status is None:
+            return self.outcome.get("error")
+        lines = self._stderr.decode(errors="replace").strip().splitlines()
         return lines[-1].removeprefix(f"[rank{rank}]: ") if lines else f"exit status {self.status}"
-
-
-class Errors:
-    """The end of what a rank writes to its standard error."""
-
-    def __init__(self) -> None:
-        self.tail = b""
-
-    def take(self, data: bytes) -> None:
-        self.tail = (self.tail + data)[-KEPT:]
 
 
 def _collect(
     ranks: Ranks, reports: Sequence[Report], on_event: Callable[[Event], None], deadline: float, limit: float
 ) -> list[Any]:
     failures: dict[int, str] = {}
-    while not all("result" in report.told for report in reports):
+    while not all("result" in report.outcome for report in reports):
         for rank, status in ranks.ended(max(0.0, min(TICK, deadline - time.monotonic()))):
             reports[rank].status = status
         for rank, report in enumerate(reports):
@@ -118,7 +111,7 @@ def _collect(
         if late:
             raise RankError(f"the ranks did not finish in {limit:g} s")
     _pass_events(reports[0], on_event, deadline)
-    return [report.told["result"] for report in reports]
+    return [report.outcome["result"] for report in reports]
 
 
 def _pass_events(report: Report, on_event: Callable[[Event], None], deadline: float) -> None:

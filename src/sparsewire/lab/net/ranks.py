@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple, Protocol, cast
+from typing import IO, Any, NamedTuple, cast
 
 from .stopping import END_MARKED, MARK, Guard, dies_with_us, new_mark
 
@@ -19,6 +19,7 @@ LOOPBACK = "lo" if sys.platform == "linux" else None
 TICK = 0.05  # seconds between looks at the processes
 GRACE = 5.0  # seconds that a rank has after SIGTERM, and that reading what is left may take
 CHUNK = 65_536  # bytes that a pipe holds
+Take = Callable[[bytes], None]  # whoever takes what a rank writes; nothing is given once, at the end
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,12 @@ def threads(ranks: int) -> int:
     return max(1, (os.cpu_count() or 1) // ranks)
 
 
-class Output(Protocol):
-    """Whoever takes what a rank writes; nothing is taken once, at the end."""
-
-    def take(self, data: bytes) -> None: ...
-
-
 class Rank(NamedTuple):
     """What is started for a rank, and who takes its standard output and its standard error."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
-    outputs: tuple[Output, Output]
+    outputs: tuple[Take, Take]
 
 
 class Ranks:
@@ -80,10 +75,10 @@ class Ranks:
             start_new_session=True, preexec_fn=dies_with_us(),
         )  # fmt: skip
         self._processes[number] = process
-        for file, output in zip((process.stdout, process.stderr), rank.outputs, strict=True):
+        for file, take in zip((process.stdout, process.stderr), rank.outputs, strict=True):
             assert file is not None
             os.set_blocking(file.fileno(), False)
-            self._pipes.register(file, selectors.EVENT_READ, (number, output))
+            self._pipes.register(file, selectors.EVENT_READ, (number, take))
 
     def __enter__(self) -> Any:
         return self
@@ -99,8 +94,11 @@ class Ranks:
         """Passes on what they write, for so long if they write nothing; then those that have ended, and their exit
         status (negative: the signal that ended it). All that they wrote has been passed on."""
         self.pass_on(timeout)
-        while (rank := next((one for one, process in self._processes.items() if _ended(process)), None)) is not None:
+        while (rank := self._next_ended()) is not None:
             yield rank, self._finish(rank)
+
+    def _next_ended(self) -> int | None:
+        return next((rank for rank, process in self._processes.items() if _ended(process)), None)
 
     def _finish(self, rank: int) -> int:
         process = self._processes.pop(rank)
@@ -124,7 +122,7 @@ class Ranks:
 
     def _read(self, key: selectors.SelectorKey) -> bytes:
         data = os.read(key.fd, CHUNK)
-        key.data[1].take(data)
+        key.data[1](data)
         if not data:
             self._forget(key)
         return data

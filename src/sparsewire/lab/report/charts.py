@@ -6,13 +6,11 @@ Every mark can link to a place in the page and has a title of its own; colours a
 from __future__ import annotations
 
 import io
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
 import matplotlib
 from markupsafe import Markup
@@ -22,6 +20,7 @@ from matplotlib.ticker import FixedLocator, Formatter, LogLocator, MaxNLocator, 
 
 from ..pictures import new_figure
 from .data import Style
+from .inline import BACK, FAINT, SOFT, Links, inline
 from .page import LIGHT
 from .units import compact
 
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 420, 280  # of a plot; an inch has 72
 BAR, NAME, GAP = 16, 13, 8
-SOFT, FAINT, BACK = "#010203", "#040506", "#070809"  # stand for the page's own colours until the picture is in it
-VARIABLES = {SOFT: "--soft", FAINT: "--line", BACK: "--back"} | {
-    colour: f"--c{place}" for place, colour in enumerate(LIGHT)
-}
 SETTINGS: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "font.size": 12, "lines.scale_dashes": False,
     "path.simplify": False,
@@ -47,8 +42,6 @@ DASHES: Sequence[Any] = (
 )  # fmt: skip
 MARKERS = "os^DvPX"
 MOST_DIGITS = 9
-NAMESPACE, LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
-ElementTree.register_namespace("", NAMESPACE[1:-1])
 
 
 @dataclass(frozen=True)
@@ -170,21 +163,27 @@ def _draw_line(axes: Axes, line: Line, links: Links) -> None:
         axes.add_line(_stroke(line.style, [mark.x for mark in line.marks], [mark.y for mark in line.marks]))
     for mark in line.marks if line.marked else ():
         dot = _dot(line.style, mark.x, mark.y)
-        dot.set_url(links.add(mark.target, mark.title))
+        _set_link(dot, links, mark.target, mark.title)
         axes.add_line(dot)
+
+
+def _set_link(artist: Any, links: Links, target: str, title: str) -> None:
+    """By its number, until the picture is in the page."""
+    artist.set_url(f"{len(links)}")
+    links.append((target, title))
 
 
 def _scale(axis: Axis) -> str:
     return "log" if axis.log else "linear"
 
 
-def _set_ticks(axis: Any, told: Axis, values: Sequence[float]) -> None:
-    spread = max(values, default=1.0) / min(values, default=1.0) if told.log else 1.0
+def _set_ticks(axis: Any, shown: Axis, values: Sequence[float]) -> None:
+    spread = max(values, default=1.0) / min(values, default=1.0) if shown.log else 1.0
     subs = (1, 2, 3, 5, 7) if spread < 10 else (1, 2, 5) if spread < 100 else (1,)
     round_numbers = (
-        LogLocator(subs=subs, numticks=7) if told.log else MaxNLocator(7, steps=[1, 2, 5, 10], min_n_ticks=3)
+        LogLocator(subs=subs, numticks=7) if shown.log else MaxNLocator(7, steps=[1, 2, 5, 10], min_n_ticks=3)
     )
-    axis.set_major_locator(FixedLocator(told.at) if told.at else round_numbers)
+    axis.set_major_locator(FixedLocator(shown.at) if shown.at else round_numbers)
     axis.set_major_formatter(Compact())
     axis.set_minor_locator(NullLocator())
 
@@ -199,36 +198,22 @@ def _bare_axes(figure: Figure, width: float, height: float) -> Axes:
 
 
 def _draw_stack(axes: Axes, stack: Stack, top: float, scale: float, links: Links) -> None:
-    axes.text(0, top + NAME - 2, stack.name)
+    axes.text(0, top + NAME - 2, "".join(letter for letter in stack.name if letter.isprintable()))
     at = 0.0
     for style, length, title in stack.parts:
         part = Rectangle((at, top + NAME + 1), length * scale, BAR, color=_colour(style), linewidth=0)
-        part.set_url(links.add(stack.target, title))
+        _set_link(part, links, stack.target, title)
         axes.add_patch(part)
         at += length * scale
     axes.text(at + 4, top + NAME + BAR - 3, stack.total)
-
-
-# --- SVG that stands in a page ---------------------------------------------------------------------------------------
-
-
-class Links:
-    """What marks lead to, and their titles, by the address that matplotlib is told."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, tuple[str, str]] = {}
-
-    def add(self, target: str, title: str) -> str:
-        name = f"mark {len(self.known)}"
-        self.known[name] = (target, title)
-        return name
 
 
 def _picture(
     title: str, width: float, height: float, draw: Callable[[Figure, Links], None],
     attributes: Mapping[str, str] | None = None,
 ) -> Markup:  # fmt: skip
-    links, file = Links(), io.StringIO()
+    links: Links = []
+    file = io.StringIO()
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser's fonts have what matplotlib's lacks
         figure = new_figure(width / 72, height / 72)
@@ -237,56 +222,5 @@ def _picture(
         for axes in figure.axes:
             axes.patch.set_visible(False)
         figure.savefig(file, format="svg", metadata={"Date": None})
-    root = ElementTree.fromstring(file.getvalue())
-    _inline(root, links.known)
-    root.attrib = {"viewBox": f"0 0 {width:g} {height:g}", **(attributes or {"role": "img", "aria-label": title})}
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _inline(root: ElementTree.Element, links: Mapping[str, tuple[str, str]]) -> None:
-    """Without what only files need, such as names, of which a page has no two alike; with links and titles."""
-    shapes = {f"#{one.get('id')}": one for one in root.iter(f"{NAMESPACE}path") if one.get("id")}
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{NAMESPACE}metadata", f"{NAMESPACE}defs"):
-                parent.remove(child)
-            elif child.tag == f"{NAMESPACE}use":
-                _become_path(child, shapes[child.attrib[LINK]])
-    for one in root.iter():
-        one.tail = None
-        one.attrib = {name: _themed(value) for name, value in one.attrib.items() if name != "id"}
-        if one.tag == f"{NAMESPACE}a":
-            _link(one, *links[one.attrib.pop(LINK)])
-
-
-def _become_path(use: ElementTree.Element, shape: ElementTree.Element) -> None:
-    use.tag = shape.tag
-    place = f"translate({use.attrib['x']} {use.attrib['y']})"
-    style = f"{use.attrib.get('style', '')}; {shape.attrib.get('style', '')}"
-    use.attrib = {"d": shape.attrib["d"], "transform": place, "style": style}
-
-
-def _link(anchor: ElementTree.Element, target: str, title: str) -> None:
-    if target:
-        anchor.set("href", f"#{target}")
-    else:
-        anchor.tag = f"{NAMESPACE}g"
-    if title:
-        words = ElementTree.Element(f"{NAMESPACE}title")
-        words.text = title
-        anchor.insert(0, words)
-
-
-def _themed(words: str) -> str:
-    """An attribute with the page's colours and font, and numbers to a hundredth."""
-    words = re.sub(r"#[0-9a-f]{6}\b", lambda found: _variable(found[0]), words)
-    words = re.sub(r"font: ([\d.]+px)[^;]*|font-family:[^;]*;?", lambda found: _size(found[1]), words)
-    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), words)
-
-
-def _size(size: str | None) -> str:
-    return f"font-size: {size}" if size else ""
-
-
-def _variable(colour: str) -> str:
-    return f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
+    shown = {"viewBox": f"0 0 {width:g} {height:g}", **(attributes or {"role": "img", "aria-label": title})}
+    return inline(file.getvalue(), links, shown)
