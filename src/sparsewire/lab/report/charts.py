@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 420, 280  # of a plot; an inch has 72
 BAR, NAME, GAP = 16, 13, 8
 SETTINGS: Any = {
-    "svg.fonttype": "none", "text.parse_math": False, "font.size": 12, "lines.scale_dashes": False,
+    "svg.fonttype": "none", "text.parse_math": False, "font.size": 13, "lines.scale_dashes": False,
     "path.simplify": False,
     "text.color": SOFT, "axes.labelcolor": SOFT, "xtick.labelcolor": SOFT, "ytick.labelcolor": SOFT,
     "grid.color": FAINT, "axes.edgecolor": FAINT, "xtick.major.size": 0, "ytick.major.size": 0,
