@@ -34,7 +34,7 @@ from training import Comparison, Row
 import sparsewire as sw
 from sparsewire.lab.arguments import count, share
 from sparsewire.lab.tables import table
-from sparsewire.lab.tasks import MOMENTUM, Task
+from sparsewire.lab.tasks.task import MOMENTUM, Task
 from sparsewire.schedule import SchemeSchedule, Settings, falling_ratio
 
 

@@ -9,12 +9,9 @@ from typing import Any
 
 from accuracy_tasks import TASKS
 
-from sparsewire.lab.tables import write_file
+from sparsewire.lab.pictures import BLACK, BLUE, GREEN, MINT, RED, YELLOW, label_axes, new_figure, save_figure
 
-COLOURS = {
-    "dense": "#444444", "residual": "#d1495b", "dgc": "#30638e", "gmc": "#edae49", "ours": "#3c7a57",
-    "longer": "#8fb8a0",
-}  # fmt: skip
+COLOURS = {"dense": BLACK, "residual": RED, "dgc": BLUE, "gmc": YELLOW, "ours": GREEN, "longer": MINT}
 RULES = tuple(COLOURS)
 Row = dict[str, Any]
 
@@ -30,18 +27,14 @@ def groups(rows: Sequence[Row]) -> dict[tuple[str, str, float | None], list[Row]
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Above what each rule loses, a dot per seed; below the training loss at the smallest ratio."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = [name for name in TASKS if any(row["task"] == name for row in result["rows"])]
-    figure = Figure(figsize=(1 + 5.2 * len(names), 8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1 + 5.2 * len(names), 8)
     panels = figure.subplots(2, len(names), squeeze=False)
     for column, name in enumerate(names):
         found = {key: some for key, some in groups(result["rows"]).items() if key[0] == name}
         draw_differences(panels[0][column], name, found)
         draw_curves(panels[1][column], found)
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+    save_figure(figure, path)
 
 
 def draw_differences(axes: Any, name: str, found: dict[Any, list[Row]]) -> None:
@@ -53,10 +46,8 @@ def draw_differences(axes: Any, name: str, found: dict[Any, list[Row]]) -> None:
         axes.plot([place] * len(values), values, "o", color=COLOURS[rule])
     axes.axhline(0, color=COLOURS["dense"], linewidth=1)
     axes.set_xticks(range(len(shown)), [f"{rule}\n{ratio:.1%}" for _, rule, ratio in shown])
-    axes.set_ylabel(
-        "points of test accuracy, higher is better" if factor == 100 else "nats of test loss, lower is better"
-    )
-    axes.set_title(f"{TASKS[name].what}: difference to dense, a dot per seed", fontsize=10)
+    what = "points of test accuracy, higher is better" if factor == 100 else "nats of test loss, lower is better"
+    label_axes(axes, "", what, f"{TASKS[name].what}: difference to dense, a dot per seed")
 
 
 def draw_curves(axes: Any, found: dict[Any, list[Row]]) -> None:
@@ -65,8 +56,4 @@ def draw_curves(axes: Any, found: dict[Any, list[Row]]) -> None:
     for rule, some in shown.items():
         curve = [statistics.fmean(losses) for losses in zip(*(row["curve"] for row in some), strict=True)]
         axes.plot(range(1, len(curve) + 1), curve, color=COLOURS[rule], label=rule)
-    axes.set_yscale("log")
-    axes.set_xlabel("step")
-    axes.set_ylabel("training loss, moving mean")
-    axes.set_title(f"At a ratio of {least:.1%}", fontsize=10)
-    axes.legend()
+    label_axes(axes, "step", "training loss, moving mean", f"At a ratio of {least:.1%}", "best", yscale="log")

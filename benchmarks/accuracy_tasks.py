@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sparsewire.lab.images import mnist, perceptron
-from sparsewire.lab.tasks import Task
-from sparsewire.lab.workloads import WORKLOADS
+from sparsewire.lab.tasks.images import mnist, perceptron
+from sparsewire.lab.tasks.task import Task
+from sparsewire.lab.tasks.workloads import WORKLOADS
 
 TASKS = {
     "mnist": Task(

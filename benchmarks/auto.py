@@ -15,16 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from network import guarded
+from interleaved import PLAIN, guarded, time_arms
 
 from sparsewire.auto import read_auto
-from sparsewire.lab import bench_train, measure
+from sparsewire.lab import measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, count
-from sparsewire.lab.bench_train import MODELS, PLAIN
-from sparsewire.lab.launch import Event, launch_ranks
-from sparsewire.lab.network import Network
+from sparsewire.lab.net.launch import Event, launch_ranks
+from sparsewire.lab.net.network import Network
 from sparsewire.lab.tables import number, publish, table
-from sparsewire.lab.workloads import WORKLOADS
+from sparsewire.lab.tasks.workloads import MODELS, WORKLOADS
 
 AUTO, DENSE = "auto", "dense"
 FIRST = 20  # steps of auto that are not counted
@@ -74,7 +73,7 @@ def time_case(name: str, ranks: int) -> Result:
     arms = arms_of(case)
     warmup = {arm: FIRST if arm == AUTO else 2 for arm in arms}
     with Network(ranks, case.rate) as places:
-        found = bench_train.run(MODELS[case.model], arms, places, warmup, steps=5, rounds=case.rounds, limit=1800)
+        found = time_arms(MODELS[case.model], arms, places, warmup, steps=5, rounds=case.rounds, limit=1800)
     steps = {arm: row["step_ms"] for arm, row in found["arms"].items()}
     ratio = steps[AUTO] / min(spent for arm, spent in steps.items() if arm != AUTO)
     facts = {"case": name, "scheme": case.scheme, "rate": case.rate, "target": case.target}
@@ -106,7 +105,7 @@ def follow_changes(workload: str, scheme: str, fall: int, rise: int, steps: int,
     with Network(ranks, UNLIMITED) as places:
         turns = {fall: SLOW, rise: UNLIMITED}
         found = launch_ranks(
-            "sparsewire.lab.train_job:train_cell", _order(workload, scheme, steps), places,
+            "sparsewire.lab.train.job:train_cell", _order(workload, scheme, steps), places,
             lambda event: _turn(places, turns, event), limit=3600,
         )  # fmt: skip
     switches = found[0]["link"]["auto"]["switches"]

@@ -21,14 +21,15 @@ from torch.nn import functional
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab import measure
 from sparsewire.lab.arguments import add_json
-from sparsewire.lab.arms import Arm, seeded
 from sparsewire.lab.arrays import load_arrays
-from sparsewire.lab.images import images, resnet20
-from sparsewire.lab.jobs import batches
-from sparsewire.lab.launch import Place, launch_ranks
+from sparsewire.lab.demo.job import batches
+from sparsewire.lab.net.launch import launch_ranks
+from sparsewire.lab.net.ranks import Place
+from sparsewire.lab.net.worker import Worker
 from sparsewire.lab.tables import publish, table
-from sparsewire.lab.tasks import MOMENTUM
-from sparsewire.lab.worker import Worker
+from sparsewire.lab.tasks.images import images, resnet20
+from sparsewire.lab.tasks.task import MOMENTUM
+from sparsewire.lab.train.arms import Arm, seeded
 
 MOST_LOST = 0.01
 DENSE, TOP = "dense", "Top-1 %"

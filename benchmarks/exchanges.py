@@ -45,10 +45,10 @@ from training import RANKS, Comparison, Row
 import sparsewire as sw
 from sparsewire.cost.volume import all_reduce
 from sparsewire.kernels import Array
-from sparsewire.lab.ratings import embedded
-from sparsewire.lab.scores import HIGHER
 from sparsewire.lab.tables import table
-from sparsewire.lab.tasks import Task
+from sparsewire.lab.tasks.ratings import embedded
+from sparsewire.lab.tasks.scores import HIGHER
+from sparsewire.lab.tasks.task import Task
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.sparse import Sparse, elements
 from sparsewire.torch.prune import find_masks

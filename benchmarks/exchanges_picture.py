@@ -9,10 +9,11 @@ from typing import Any
 from exchanges_tasks import RULES, TASKS
 from local_picture import draw_panels, draw_rule
 
-from sparsewire.lab.scores import HIGHER, UNITS
+from sparsewire.lab.pictures import BLACK, BLUE, GREEN, MINT, PURPLE, RED, YELLOW, label_axes
+from sparsewire.lab.tasks.scores import HIGHER, UNITS
 
 Row = dict[str, Any]
-SHADES = ("#444444", "#d1495b", "#a05195", "#3c7a57", "#30638e", "#edae49", "#8fb8a0")
+SHADES = (BLACK, RED, PURPLE, GREEN, BLUE, YELLOW, MINT)
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -28,6 +29,5 @@ def _draw(axes: Any, name: str, rows: Sequence[Row]) -> None:
                 for row in rows if row["rule"] == rule]  # fmt: skip
         if dots:
             draw_rule(axes, rule, shade, dots)
-    axes.set_xlabel("MB on the wire of a rank")
-    axes.set_ylabel(f"{UNITS[score]}{'' if score in HIGHER else ', lower is better'}")
-    axes.set_title(TASKS[name].what, fontsize=10)
+    what = f"{UNITS[score]}{'' if score in HIGHER else ', lower is better'}"
+    label_axes(axes, "MB on the wire of a rank", what, TASKS[name].what)

@@ -13,10 +13,10 @@ import accuracy_tasks
 import torch
 from torch import nn
 
-from sparsewire.lab.ratings import SparseTask
-from sparsewire.lab.tasks import MOMENTUM, Task
-from sparsewire.lab.texts import Recurrent, wikitext
-from sparsewire.lab.workloads import WORKLOADS
+from sparsewire.lab.tasks.ratings import SparseTask
+from sparsewire.lab.tasks.task import MOMENTUM, Task
+from sparsewire.lab.tasks.texts import Recurrent, wikitext
+from sparsewire.lab.tasks.workloads import WORKLOADS
 from sparsewire.torch import prune
 
 WORDS = 5000

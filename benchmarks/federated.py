@@ -29,9 +29,9 @@ from torch import nn
 
 from sparsewire.federated import Client, Server
 from sparsewire.lab import measure
-from sparsewire.lab.images import mnist, perceptron
 from sparsewire.lab.tables import table
-from sparsewire.lab.tasks import Data, Part, evaluate, loss_of
+from sparsewire.lab.tasks.images import mnist, perceptron
+from sparsewire.lab.tasks.task import Data, Part, evaluate, loss_of
 
 Row = dict[str, Any]
 TUNING_SEED, SHOWN = 0, 40  # points of a curve

@@ -10,8 +10,10 @@ from typing import Any
 from federated_rules import RULES, SETTINGS
 from local_picture import draw_panels
 
+from sparsewire.lab.pictures import BLUE, GREEN, LIGHT, PURPLE, RED, label_axes
+
 Row = dict[str, Any]
-COLOURS = {"FedAvg": "#8d8d8d", "STC": "#a05195", "SBC": "#d1495b", "DeepReduce": "#30638e", "ours": "#3c7a57"}
+COLOURS = {"FedAvg": LIGHT, "STC": PURPLE, "SBC": RED, "DeepReduce": BLUE, "ours": GREEN}
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -25,12 +27,8 @@ def draw_task(axes: Any, name: str, rows: Sequence[Row]) -> None:
         curves = [row["curve"] for row in rows if row["rule"] == rule]
         if curves:
             axes.plot(*mean_curve(curves), color=COLOURS[rule], label=rule)
-    axes.set_xscale("log")
-    axes.set_xlabel("MB up and down, all clients together")
-    axes.set_ylabel("test accuracy in %")
-    axes.set_title(f"{name}: {SETTINGS[name].what}", fontsize=10)
-    axes.grid(alpha=0.2)
-    axes.legend(fontsize=8)
+    what, title = "MB up and down, all clients together", f"{name}: {SETTINGS[name].what}"
+    label_axes(axes, what, "test accuracy in %", title, "best", xscale="log")
 
 
 def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[list[float], list[float]]:

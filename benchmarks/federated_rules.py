@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sparsewire.lab.tasks import Data, Part
+from sparsewire.lab.tasks.task import Data, Part
 
 SHARDS = 2  # of images sorted by their class, that a client has where they are not spread evenly
 

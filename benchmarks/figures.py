@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sparsewire.lab import results
-from sparsewire.lab.report import read_runs
-from sparsewire.lab.report_data import Group, group_runs
-from sparsewire.lab.report_sections import headline_text
+from sparsewire.lab.report.command import read_runs
+from sparsewire.lab.report.data import Group, group_runs
+from sparsewire.lab.report.headline import headline_text
 from sparsewire.lab.tables import write_file
 
 ROOT = Path(__file__).parents[1]
@@ -67,8 +67,8 @@ def _steps(groups: Sequence[Group]) -> str:
         for rate in ("100mbit", "1gbit", "unlimited")
     )
     fewer = slow["plain DDP"].typical("bytes_per_step") / slow[OURS].typical("bytes_per_step")
-    ways = ("plain DDP", POWER, OURS)
-    by_rate = [[_seconds(some[way]) for way in ways if way in some] for some in (slow, fast, free)]
+    methods = ("plain DDP", POWER, OURS)
+    by_rate = [[_seconds(some[method]) for method in methods if method in some] for some in (slow, fast, free)]
     return (
         "at 100 Mbit/s takes {} s a step with plain DDP, {} s with torch's PowerSGD hook and {} s with `topk(1%)` "
         "(1 Gbit/s: {}, {} and {} s; not limited: {} s with plain DDP and {} s with `topk(1%)`)"

@@ -34,7 +34,7 @@ from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.lab import measure
 from sparsewire.lab.tables import table
-from sparsewire.lab.tasks import Data, Part, Task, evaluate, loss_of
+from sparsewire.lab.tasks.task import Data, Part, Task, evaluate, loss_of
 from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.torch import local_steps
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from local_rules import LOCAL, RULES
 
-from sparsewire.lab.tables import write_file
+from sparsewire.lab.pictures import BLACK, BLUE, GREEN, LIGHT, PURPLE, RED, YELLOW, label_axes, new_figure, save_figure
 
 Row = dict[str, Any]
-FAMILIES = {"dense": "#444444", "FedAvg": "#8d8d8d", "DiLoCo": "#edae49", "SBC": "#d1495b", "STC": "#a05195",
-            "SparseLoCo": "#30638e", "ours": "#3c7a57"}  # fmt: skip
+FAMILIES = {
+    "dense": BLACK, "FedAvg": LIGHT, "DiLoCo": YELLOW, "SBC": RED, "STC": PURPLE, "SparseLoCo": BLUE, "ours": GREEN,
+}  # fmt: skip
 
 
 def colour(rule: str) -> str:
@@ -27,14 +28,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def draw_panels(path: Path, names: Sequence[str], draw_one: Callable[[Any, str], None]) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1 + 6 * len(names), 5.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1 + 6 * len(names), 5.5)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         draw_one(axes, name)
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=100))
+    save_figure(figure, path)
 
 
 def draw_task(axes: Any, name: str, rows: Sequence[Row]) -> None:
@@ -42,9 +39,8 @@ def draw_task(axes: Any, name: str, rows: Sequence[Row]) -> None:
     for rule in [rule for rule in RULES if any(row["rule"] == rule for row in rows)]:
         some = [row for row in rows if row["rule"] == rule]
         draw_rule(axes, rule, colour(rule), [(row["bits"], row["score"] * (100 if accuracy else 1)) for row in some])
-    axes.set_xlabel("bits sent per parameter and step (dense: 32)")
-    axes.set_ylabel("test accuracy in %" if accuracy else "test loss in nats, lower is better")
-    axes.set_title(LOCAL[name].what, fontsize=10)
+    what = "test accuracy in %" if accuracy else "test loss in nats, lower is better"
+    label_axes(axes, "bits sent per parameter and step (dense: 32)", what, LOCAL[name].what)
 
 
 def draw_rule(axes: Any, rule: str, shade: str, dots: Sequence[tuple[float, float]]) -> None:
@@ -55,4 +51,3 @@ def draw_rule(axes: Any, rule: str, shade: str, dots: Sequence[tuple[float, floa
     axes.annotate(rule, place, xytext=(6, 6), textcoords="offset points", fontsize=8, color=shade)
     axes.set_xscale("log")
     axes.margins(0.25, 0.12)
-    axes.grid(alpha=0.2)

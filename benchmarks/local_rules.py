@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from accuracy_tasks import TASKS
 
-from sparsewire.lab.images import perceptron
-from sparsewire.lab.tasks import Data, Part
-from sparsewire.lab.texts import Transformer
+from sparsewire.lab.tasks.images import perceptron
+from sparsewire.lab.tasks.task import Data, Part
+from sparsewire.lab.tasks.texts import Transformer
 
 WORKERS = 4
 LOCAL = {

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from network import guarded
+from interleaved import guarded, time_arms
 
 from sparsewire.errors import SparsewireError
-from sparsewire.lab import bench_train, measure
-from sparsewire.lab.advise_step import HALF
-from sparsewire.lab.advise_step import PLAIN as PREDICTED_PLAIN
+from sparsewire.lab import measure
+from sparsewire.lab.advise.step import HALF
+from sparsewire.lab.advise.step import PLAIN as PREDICTED_PLAIN
 from sparsewire.lab.arguments import UNLIMITED, add_json, count, read_rate
-from sparsewire.lab.bench_train import BATCH, MODELS, PEERS
-from sparsewire.lab.commands import Commands
-from sparsewire.lab.launch import Place
-from sparsewire.lab.network import Network, bits_per_second
+from sparsewire.lab.net.commands import Commands
+from sparsewire.lab.net.network import Network, bits_per_second
+from sparsewire.lab.net.ranks import Place
 from sparsewire.lab.tables import number, publish, table
-from sparsewire.lab.tasks import loss_of, mlp
+from sparsewire.lab.tasks.task import loss_of, mlp
+from sparsewire.lab.tasks.workloads import BATCH, MODELS
 
 CLOSE, SHARE = 0.2, 0.9
 SLOW = 1e9  # bit/s: on slower links a plain step takes seconds, so fewer are run
@@ -94,7 +94,7 @@ def _quietly() -> Iterator[io.StringIO]:
 def arm_of(row: Result) -> dict[str, Any]:
     if row["scheme"]:
         return {"hook": "sparsewire", "scheme": row["scheme"]}
-    return {PREDICTED_PLAIN: {"hook": "none"}, HALF: PEERS[bench_train.FP16]}[row["candidate"]]
+    return {PREDICTED_PLAIN: {"hook": "none"}, HALF: {"hook": "fp16"}}[row["candidate"]]
 
 
 def compare(rate: str, size: str, ranks: int) -> list[Result]:
@@ -104,9 +104,9 @@ def compare(rate: str, size: str, ranks: int) -> list[Result]:
         rows = {row["scheme"] or row["candidate"]: row for row in advice["rows"]}
         arms = {name: arm_of(row) for name, row in rows.items()}
         steps = {name: 2 if slow and row["scheme"] is None else 5 for name, row in rows.items()}
-        found = bench_train.run(MODELS[size], arms, places, 2, steps, rounds=1 if slow else 3, limit=1800)
+        found = time_arms(MODELS[size], arms, places, 2, steps, rounds=1 if slow else 3, limit=1800)
     return [
-        {"rate": rate, "model": size, "ranks": ranks, "way": name, "predicted_ms": 1e3 * row["seconds"],
+        {"rate": rate, "model": size, "ranks": ranks, "method": name, "predicted_ms": 1e3 * row["seconds"],
          "measured_ms": found["arms"][name]["step_ms"],
          "ratio": 1e3 * row["seconds"] / found["arms"][name]["step_ms"]}
         for name, row in rows.items()
@@ -121,9 +121,9 @@ def run(options: argparse.Namespace) -> list[Result]:
 
 
 def show(result: Result) -> str:
-    rows = [[cell["rate"], cell["way"], number(cell["predicted_ms"], 1), number(cell["measured_ms"], 1),
+    rows = [[cell["rate"], cell["method"], number(cell["predicted_ms"], 1), number(cell["measured_ms"], 1),
              number(cell["ratio"])] for cell in result["cells"]]  # fmt: skip
-    headers = ["links", "way", "predicted ms", "measured ms", "predicted / measured"]
+    headers = ["links", "method", "predicted ms", "measured ms", "predicted / measured"]
     met = "met" if result["met"] else "MISSED"
     verdict = f"{result['close']} of {len(rows)} within {CLOSE:.0%} (target: {SHARE:.0%} of them: {met})"
     return f"{measure.machine_line(result['machine'])}\n\n{table(headers, rows)}\n{verdict}"

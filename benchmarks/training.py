@@ -31,8 +31,8 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.lab import measure
 from sparsewire.lab.curves import smooth
-from sparsewire.lab.scores import HIGHER, UNITS, shown
-from sparsewire.lab.tasks import Data, Part, Task, evaluate, loss_of
+from sparsewire.lab.tasks.scores import HIGHER, UNITS, shown
+from sparsewire.lab.tasks.task import Data, Part, Task, evaluate, loss_of
 from sparsewire.schedule import Settings
 from sparsewire.torch.bucket import to_coo
 from sparsewire.torch.optimizers import fit_optimizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import warm
 from digits import save_digits
-from drawn import colours_of
+from seen import lines
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "accuracy.py"
 LOCAL = SCRIPT.with_name("local.py")
@@ -43,7 +43,7 @@ def test_every_rule_is_trained_at_the_rate_that_suits_dense(folder: Path) -> Non
     assert len({row["curve"][0] for row in rows.values()}) == 1, "the same weights and batches"
     assert all(row["difference"] == row["score"] - rows["dense"]["score"] for row in rows.values())
     assert rows["dense"]["bytes"] >= 6 * 4 * rows["dense"]["parameters"] > 20 * rows["dgc"]["bytes"]
-    assert colours_of(folder / "out.png") >= 5
+    assert lines(folder / "out.png") >= 5
 
 
 def test_adam_has_no_gmc_and_results_are_put_together(folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_local_steps_are_measured_in_bytes_both_ways(folder: Path) -> None:
     assert rows["dense"]["fewer"] == 1 and rows["FedAvg, H = 10"]["fewer"] == pytest.approx(10, rel=0.01)
     assert min(rows["SBC(2)"]["fewer"], rows["ours"]["fewer"]) > 2500
     assert all(rows[rule]["received"] > 2 * rows[rule]["sent"] for rule in ("SBC(2)", "ours")), "supports differ"
-    assert colours_of(folder / "out.png") >= 2
+    assert lines(folder / "out.png") >= 2
 
 
 @pytest.mark.parametrize("script", [SCRIPT, LOCAL])

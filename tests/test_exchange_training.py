@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import warm
 from digits import save_digits
-from drawn import colours_of
+from seen import lines
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "exchanges.py"
 USERS, ITEMS, STEPS = 12, 295, 3
@@ -55,7 +55,7 @@ def test_sparse_gradients_travel_in_every_way(folder: Path) -> None:
         assert dense["wire"] == STEPS * 1.5 * 4 * dense["parameters"] > dense["others"] > 0
         assert f"{sent['coded'] / sent['raw']:.1%}" in text
     assert rows["ncf dense"]["compressed"] == STEPS * 1.5 * 4 * 64 * (USERS + ITEMS)
-    assert colours_of(folder / "out.png") >= 4
+    assert lines(folder / "out.png") >= 4
 
 
 def test_exchanges_and_masks_are_compared_with_dense(folder: Path) -> None:
@@ -74,7 +74,8 @@ def test_exchanges_and_masks_are_compared_with_dense(folder: Path) -> None:
 
 def test_a_candidate_is_never_rated_and_equal_scores_are_no_hit(folder: Path) -> None:
     torch = pytest.importorskip("torch")
-    from sparsewire.lab import ratings, tasks
+    from sparsewire.lab.tasks import ratings
+    from sparsewire.lab.tasks import task as tasks
 
     data = ratings.movielens(folder)
     liked = {(user, (25 * user + place) % ITEMS) for user in range(USERS) for place in range(20)}

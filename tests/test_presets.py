@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsewire as sw
-from sparsewire.lab.bench_deepreduce import METHODS, NATURAL, made
+from sparsewire.lab.bench.deepreduce import METHODS, NATURAL, made
 
 
 @pytest.mark.parametrize("method", [*METHODS, *NATURAL], ids=lambda method: method.scheme)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,28 +93,28 @@ def _be_script(script: str, words: list[str], environment: dict[str, str], out: 
 
 
 def _fork_what_is_spawned() -> None:
-    """Ranks that a script starts, with torch or `lab/launch.py`, are not to import torch again."""
+    """Ranks that a script starts, with torch or `lab/net/ranks.py`, are not to import torch again."""
     if "torch" in sys.modules:
-        from torch import multiprocessing as ranks
+        from torch import multiprocessing as spawned
 
-        from sparsewire.lab import launch
+        from sparsewire.lab.net import ranks
 
-        ranks.spawn = functools.partial(ranks.start_processes, start_method="fork")
-        launch.subprocess = WORKERS
+        spawned.spawn = functools.partial(spawned.start_processes, start_method="fork")
+        ranks.subprocess = WORKERS
 
 
 class Worker:
-    """Stands in for the `subprocess.Popen` of `python -m module words…` that `lab/launch.py` calls."""
+    """Stands in for the `subprocess.Popen` of `python -m module words…` that `lab/net/ranks.py` calls."""
 
-    def __init__(self, command: Sequence[str], *, stderr: IO[bytes], env: Mapping[str, str], **_: int) -> None:
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], **_: Any) -> None:
         at = command.index("-m") + 1
-        orders, given = _context.Pipe(duplex=False)
-        given_back, answers = _context.Pipe(duplex=False)
-        errors = Connection(os.dup(stderr.fileno()), readable=False)
-        self._process = start(_be_module, command[at], command[at + 1 :], dict(env), (orders, answers, errors))
-        self.stdin, self.stdout = _file(given, "wb"), _file(given_back, "rb")
-        for its in (orders, answers, errors):
+        theirs, ours = zip(_context.Pipe(duplex=False), *(_context.Pipe(duplex=False)[::-1] for _ in "oe"), strict=True)
+        self._process = start(_be_module, command[at], command[at + 1 :], dict(env), theirs)
+        self.stdin, self.stdout, self.stderr = (_file(one, "wb" if one.writable else "rb") for one in ours)
+        for its in theirs:
             its.close()
+        assert self._process.pid
+        self.pid = self._process.pid
 
     def kill(self) -> None:
         self._process.kill()
@@ -130,10 +129,11 @@ class Worker:
 
 def _file(connection: Any, mode: str) -> IO[Any]:
     with connection:
-        return os.fdopen(os.dup(connection.fileno()), mode, buffering=0 if mode == "wb" else -1)
+        return os.fdopen(os.dup(connection.fileno()), mode, buffering=0)
 
 
 def _be_module(module: str, words: Sequence[str], environment: dict[str, str], streams: Sequence[Any]) -> None:
+    os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     for number, connection in enumerate(streams):
@@ -147,4 +147,4 @@ def start_worker(command: Sequence[str], **settings: Any) -> Any:
     return (Worker if command[0] == sys.executable else subprocess.Popen)(command, **settings)
 
 
-WORKERS = SimpleNamespace(Popen=start_worker, PIPE=subprocess.PIPE)
+WORKERS = SimpleNamespace(Popen=start_worker, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import platform
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -22,11 +22,19 @@ from ..cost.timing import least as least
 from ..cost.timing import noise as noise
 from ..cost.timing import share as share
 from ..cost.timing import uniform_indices as uniform_indices
-from ..errors import SparsewireError
+from ..errors import InputError, SparsewireError
+from .bar import Bar
 
 
 def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
+
+
+def require(what: str, *packages: str, extra: str) -> None:
+    """Before the work: the packages that it needs are installed."""
+    missing = [name for name in packages if not has(name)]
+    if missing:
+        raise InputError(f"{what} needs {' and '.join(missing)}: pip install 'sparsewire[{extra}]'")
 
 
 def need_for_picture(path: Path | None) -> None:
@@ -77,32 +85,6 @@ def _cpu() -> str:
 @contextmanager
 def progress(total: int) -> Iterator[Advance]:
     """A function to call with the name of each step; shows a bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda name: None
-    elif has("rich"):
-        yield from _rich_bar(total)
-    else:
-        yield from _plain_line(total)
-
-
-def _rich_bar(total: int) -> Iterator[Advance]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda name: bar.update(task, advance=1, description=name)
-
-
-def _plain_line(total: int) -> Iterator[Advance]:
-    done = 0
-
-    def advance(name: str) -> None:
-        nonlocal done
-        done += 1
-        print(f"\r\033[K{done}/{total} {name}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield advance
-    finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    done = itertools.count(1)
+    with Bar(total) as bar:
+        yield lambda name: bar.show(name, next(done))

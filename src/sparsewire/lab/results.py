@@ -19,6 +19,11 @@ if sys.platform != "win32":
 Record = dict[str, Any]
 
 
+def key_of(facts: Mapping[str, Any]) -> str:
+    """What a cell is known by: all that decides its result, wherever its data are."""
+    return json.dumps({name: value for name, value in facts.items() if name != "data"}, sort_keys=True)
+
+
 def prepare(path: Path) -> None:
     """Makes sure that lines can be added, before there is one to lose."""
     try:

@@ -1,0 +1,1 @@
+"""Which schemes suit gradients, and whether they shorten a step: `sparsewire advise`."""

@@ -1,0 +1,1 @@
+"""What kernels, codecs and exchanges cost on this machine: `sparsewire bench`."""

@@ -1,0 +1,54 @@
+"""The steps that `bench exchange` counts and times: one gradient per rank, with supports that are known beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....comm import Communicator
+from ....cost.model import DISJOINT, IDENTICAL
+from ....cost.timing import values
+from ....exchange import Clock, Piece, Turn, average_dense
+from ....kernels import Array
+from ....scheme import Scheme, scheme
+
+DENSE = "dense all_reduce"
+SUPPORTS = (IDENTICAL, DISJOINT)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Every rank has a gradient of `numel` elements, `entries` of them not zero; `codecs` are those of the scheme."""
+
+    numel: int
+    entries: int
+    codecs: str
+
+    def plan(self, exchange: str) -> Scheme | None:
+        """The scheme; None for the dense baseline. It has no memory, so that supports stay what they are."""
+        return None if exchange == DENSE else self.scheme(exchange)
+
+    def scheme(self, exchange: str) -> Scheme:
+        return scheme(f"topk(k={self.entries}) | {self.codecs} | memory=none | exchange={exchange}")
+
+    def gradient(self, supports: str, rank: int, size: int) -> Array:
+        """Values of 1 + |normal| with random signs, at the same entries on every rank or at none twice."""
+        parts = size if supports == DISJOINT else 1
+        places = np.random.default_rng(0).choice(self.numel, parts * self.entries, replace=False)
+        x = np.zeros(self.numel, np.float32)
+        x[places[(rank % parts) * self.entries :][: self.entries]] = values(self.entries, seed=rank)
+        return x
+
+
+def run_step(x: Array, plan: Scheme | None, comm: Communicator, step: int = 0) -> Clock:
+    """The mean of x over the ranks, dense in an array of its own; the seconds of the exchange's stages."""
+    mean, clock = x.copy() if plan is None else np.empty_like(x), Clock()
+    if plan is None:
+        average_dense([mean], comm)
+        return clock
+    piece = Piece("w", x, x.shape, x.dtype.name)
+    (outcome,) = plan.exchange.exchange([piece], Turn(plan, comm, step, clock=clock))
+    with clock("accumulate"):
+        outcome.mean_into(mean)
+    return clock

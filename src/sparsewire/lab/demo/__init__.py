@@ -1,0 +1,1 @@
+"""Two ranks train on digits, side by side: `sparsewire demo`."""

@@ -1,0 +1,241 @@
+"""Results as the report needs them: runs that differ in nothing but the seed together, beside plain DDP's."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..results import Record, key_of
+from ..tasks.scores import HIGHER
+
+PLAIN = "ddp"
+CLOSE = 0.02  # of plain DDP's score, which is to be reached
+DIVERGED = "diverged"
+PLACE = ("workload", "method", "rate", "ranks", "ranks_per_node", "seed", "data")  # of a cell; the rest are its details
+TIMING = ("steps", "warmup", "tests")  # may differ between methods of which no score is compared
+CHOICE = ("learning_rate", "batch", "steps")  # by which plain DDP is chosen where there are several of it
+Details = tuple[tuple[str, Any], ...]
+
+
+class Style(NamedTuple):
+    """The colour of a line is the same in all pictures; its dashes and marks are by its place in one."""
+
+    colour: int
+    place: int
+
+
+class Setting(NamedTuple):
+    """What is trained, and where: what methods are compared at."""
+
+    workload: str
+    rate: str
+    ranks: int
+    per_node: int
+
+    def __str__(self) -> str:
+        return f"{self.workload}, {self.ranks} ranks{a_node(self.per_node)}, {self.rate}"
+
+
+def a_node(ranks: int) -> str:
+    return f", {ranks} a node" if ranks > 1 else ""
+
+
+class Point(NamedTuple):
+    """A score on the way, or at the end; None if the training had diverged."""
+
+    step: int
+    seconds: float
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A line of results; `place` is where the page shows it."""
+
+    place: str
+    label: str
+    record: Record
+
+    @property
+    def key(self) -> str:
+        return str(self.record.get("key") or key_of(self.record["cell"]))
+
+    @property
+    def setting(self) -> Setting:
+        cell = self.record["cell"]
+        return Setting(cell["workload"], cell["rate"], cell["ranks"], cell["ranks_per_node"])
+
+    @property
+    def details(self) -> Details:
+        return tuple(sorted((name, value) for name, value in self.record["cell"].items() if name not in PLACE))
+
+    @property
+    def method(self) -> str:
+        return str(self.record["cell"]["method"])
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.record.get("error"))
+
+    @property
+    def validated(self) -> bool:
+        """To its end; in older results the tests on the way are on the validation part, and the last is the score."""
+        history = self.record["history"]
+        return bool(history) and history[-1][0] >= len(self.record["step_seconds"])
+
+    def history(self) -> list[Point]:
+        """The tests on the way and the one at the end."""
+        found = [Point(*one) for one in self.record["history"]]
+        if self.record["score_kind"] and not self.validated:
+            steps = self.record["step_seconds"]
+            found.append(Point(len(steps), sum(steps), self.record["score"]))
+        return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of a method at a setting that differ in the seed only; `told` are the details that it differs in."""
+
+    setting: Setting
+    method: str
+    method_name: str
+    told: str
+    style: Style
+    runs: Sequence[Run]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method_name}, {self.told}" if self.told else self.method_name
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return dict(self.runs[0].details)
+
+    def typical(self, key: str) -> float:
+        return statistics.median(run.record[key] for run in self.runs)
+
+    @property
+    def sent(self) -> float:
+        """Bytes of a rank in the whole training."""
+        return statistics.fmean(statistics.fmean(run.record["sent"]) for run in self.runs)
+
+    @property
+    def score(self) -> float | None:
+        return _mean([run.record["score"] for run in self.runs])
+
+    @property
+    def last(self) -> float | None:
+        """The last score of the history."""
+        return _mean([run.history()[-1].score if run.history() else None for run in self.runs])
+
+    @property
+    def diverged(self) -> str:
+        """How many have no score in the end, though they were tested."""
+        lost = sum(run.record["score"] is None for run in self.runs) if self.runs[0].record["score_kind"] else 0
+        return DIVERGED if lost == len(self.runs) else f"{lost} of {len(self.runs)} {DIVERGED}" if lost else ""
+
+    @property
+    def kind(self) -> str:
+        return str(self.runs[0].record["score_kind"])
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        return [(run.place, run.label) for run in self.runs]
+
+    def seconds_to(self, target: float) -> float | None:
+        """Of training until a test met the target, the median over the seeds; None if one never did."""
+        better: Callable[[float], bool] = lambda score: (  # noqa: E731
+            score >= target if self.kind in HIGHER else score <= target
+        )
+        tests = [[one for one in run.history() if one.score is not None and better(one.score)] for run in self.runs]
+        return statistics.median(some[0].seconds for some in tests) if all(tests) else None
+
+
+def _mean(scores: Sequence[float | None]) -> float | None:
+    known = [score for score in scores if score is not None]
+    return statistics.fmean(known) if len(known) == len(scores) else None
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+class Key(NamedTuple):
+    """What runs of a group have in common."""
+
+    setting: Setting
+    method: str
+    details: Details
+
+
+Alike = Mapping[Key, Sequence[Run]]
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+    """In the order of the file, but plain DDP first at every setting; a method has one colour in all of the page."""
+    done = [run for run in runs if not run.failed]
+    names = _names(done)
+    methods = sorted(names, key=lambda method: method != PLAIN)
+    alike = _alike(done, methods)
+    lines = sorted(
+        dict.fromkeys((key.method, _told(key, alike)) for key in alike), key=lambda one: methods.index(one[0])
+    )
+    found: list[Group] = []
+    for key, some in alike.items():
+        told, place = _told(key, alike), sum(group.setting == key.setting for group in found)
+        style = Style(lines.index((key.method, told)), place)
+        found.append(Group(key.setting, key.method, names[key.method], told, style, some))
+    return found
+
+
+def _alike(runs: Sequence[Run], methods: Sequence[str]) -> Alike:
+    settings = list(dict.fromkeys(run.setting for run in runs))
+    found: dict[Key, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (settings.index(run.setting), methods.index(run.method))):
+        found.setdefault(Key(run.setting, run.method, run.details), []).append(run)
+    return found
+
+
+def _told(key: Key, alike: Alike) -> str:
+    """The details that differ between groups of the workload. Without scores steps and tests count only between those
+    of the same method and setting, as a method that takes longer may well be timed for fewer steps."""
+    peers = [other for other in alike if other.setting.workload == key.setting.workload]
+    scored = any(run.record["score_kind"] for other in peers for run in alike[other])
+    words = []
+    for name, value in key.details:
+        wide = name not in TIMING or (scored and name == "steps")
+        others = (dict(other.details).get(name) for other in peers if wide or other[:2] == key[:2])
+        words += [f"{name} {value}"] if any(other != value for other in others) else []
+    return ", ".join(words)
+
+
+def _names(runs: Sequence[Run]) -> dict[str, str]:
+    """Methods by their text: the name that they were given last, unless another method has it too."""
+    given = {run.method: run.method for run in runs}
+    given |= {run.method: str(run.record["name"]) for run in runs if run.record["name"] != run.method}
+    shared = {name for name in given.values() if list(given.values()).count(name) > 1}
+    return {method: method if name in shared else name for method, name in given.items()}
+
+
+def by_setting(groups: Iterable[Group]) -> dict[Setting, list[Group]]:
+    found: dict[Setting, list[Group]] = {}
+    for group in groups:
+        found.setdefault(group.setting, []).append(group)
+    return found
+
+
+def plain_of(groups: Sequence[Group], group: Group) -> Group | None:
+    """What a group is compared with: plain DDP at its setting, with the same details if there are several."""
+
+    def same(plain: Group) -> list[bool]:
+        return [plain is group, *(plain.details.get(name) == group.details.get(name) for name in CHOICE)]
+
+    return max((one for one in groups if one.method == PLAIN), key=same, default=None)
+
+
+def target_score(plain: Group | None) -> float | None:
+    """What counts as reached: plain DDP's score in the end, or close to it."""
+    if plain is None or plain.last is None:
+        return None
+    return plain.last * (1 - CLOSE if plain.kind in HIGHER else 1 + CLOSE)

@@ -1,0 +1,1 @@
+"""What is trained: data, models, optimizers and scores."""

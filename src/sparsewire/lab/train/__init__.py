@@ -1,0 +1,1 @@
+"""Trainings over such links, a line of results each: `sparsewire lab train`."""

@@ -1,0 +1,125 @@
+"""The training methods that `sparsewire lab train` compares, and how they are written.
+
+A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` and a scheme. Settings
+follow after semicolons: those of `attach` for schemes, of `local_steps` for `local:`, of the hook for torch's own.
+`falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...auto import read_auto
+from ...contract import SLOTS
+from ...errors import InputError, SchemeError
+from ...presets import PRESETS
+from ...registry import codecs, nearest
+from ...scheme import scheme
+from ...torch import attach, local_steps
+from .hooks import HOOKS
+
+PLAIN, LOCAL, AUTO = "ddp", "local:", "auto"
+TORCH = {PLAIN: "none", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd", "post-local-sgd": "post_local"}
+PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
+OURS = {"fitted", "falling"}
+GIVEN = {"model", "module", "scheme", "optimizer", "group"}  # not settings
+OBJECTS = {"on_step", "on_round", "scaler"}  # nor can these be written
+LONG = 100  # characters of a name
+
+
+@dataclass(frozen=True)
+class Method:
+    """`text` says it all; `name` is for people."""
+
+    text: str
+    hook: str
+    scheme: str | None
+    settings: dict[str, Any] = field(compare=False)
+    name: str = field(default="", compare=False)
+
+    @property
+    def periodic(self) -> bool:
+        return self.hook in PERIODIC
+
+    def arm(self, steps: int) -> dict[str, Any]:
+        """The settings of its `Arm`, for so many steps."""
+        rest = dict(self.settings)
+        if rest.pop("falling", False):
+            assert self.scheme is not None
+            rest["falling"] = [steps, scheme(self.scheme).select.ratio]  # type: ignore[attr-defined]
+        given = {} if self.scheme is None else {"scheme": self.scheme}
+        return {"hook": self.hook, **given, **rest}
+
+
+def read_method(text: str, name: str = "") -> Method:
+    """A method as it is written; `name := method` gives it a name.
+
+    >>> read_method("top 1% := topk(1%); select_per=model").name
+    'top 1%'
+    """
+    label, found, rest = text.partition(" := ")
+    if found:
+        return read_method(rest, label.strip())
+    head, *more = [part.strip() for part in text.split(";")]
+    settings = dict(_setting(part, text) for part in more)
+    hook, plan = _hook(head)
+    _check(hook, plan, settings, text)
+    whole = "; ".join([head, *more])
+    return Method(whole, hook, plan, settings, name or _short(whole))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[: LONG // 2]}…{text[1 - LONG // 2 :]}"
+
+
+def _hook(head: str) -> tuple[str, str | None]:
+    if head in TORCH:
+        return TORCH[head], None
+    return ("local", head.removeprefix(LOCAL).strip()) if head.startswith(LOCAL) else ("sparsewire", head)
+
+
+def _setting(part: str, text: str) -> tuple[str, Any]:
+    name, found, value = (word.strip() for word in part.partition("="))
+    if not found:
+        raise InputError(f"{part!r} in the method {text!r} is not a setting: write name=value")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _check(hook: str, plan: str | None, settings: dict[str, Any], text: str) -> None:
+    """Before any rank starts: the scheme can be read, and the settings are known."""
+    ratio = None if plan is None else _ratio(hook, plan)
+    called: Any = {"sparsewire": attach, "local": local_steps}.get(hook) or HOOKS[hook]
+    known = {*inspect.signature(called).parameters} - GIVEN - OBJECTS | {"pruned"}
+    known |= OURS if hook == "sparsewire" else set()
+    unknown = sorted({*settings} - known)
+    if unknown:
+        raise InputError(f"{', '.join(unknown)} in the method {text!r} is not known; known: {', '.join(sorted(known))}")
+    if settings.get("falling") and ratio is None:
+        raise InputError(f"falling in the method {text!r} needs a scheme with a ratio, such as topk(1%)")
+
+
+def _ratio(hook: str, plan: str) -> float | None:
+    """Of a scheme's selection, if it has one."""
+    try:
+        return None if hook == "sparsewire" and read_auto(plan) else getattr(scheme(plan).select, "ratio", None)
+    except SchemeError:
+        if hook == "sparsewire":
+            _refuse_unknown(plan)
+        raise
+
+
+def _refuse_unknown(head: str) -> None:
+    """Of what is no scheme: a misspelt method; not one of which the rest is wrong."""
+    schemes = [AUTO, *PRESETS, *codecs("select")]
+    word = re.split(r"[\s(|:=]", head, maxsplit=1)[0]
+    if word in TORCH:
+        raise InputError(f"{head!r} is not a method: settings of {word} follow after semicolons: {word}; name=value")
+    if word not in (*schemes, *SLOTS):
+        raise InputError(f"there is no method {word!r}{nearest(word.lower(), [*TORCH, f'{LOCAL}…', *schemes])}")
