@@ -22,6 +22,7 @@ from . import kernels
 from .comm import Communicator
 from .debts import owed, set_aside, settle
 from .exchange import Clock, Outcome, Piece, Turn, average_dense
+from .gain import StepGain
 from .kernels import Array
 from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out
 from .memory import Residual
@@ -49,7 +50,7 @@ class Averager:
         self.was_sparse = False  # the last step
         self._bytes_dense = 0
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
-        self._model = ModelSelect()
+        self._model, self._gain = ModelSelect(), StepGain(settings.schedule.scheme.memory)
         self._open: list[Open] = []
         self._sparse: list[tuple[Piece, tuple[Outcome, Sparse]]] = []
         self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
@@ -183,7 +184,8 @@ class Averager:
         finite = self._reduce_dense() and all(one.finite for one in self._open)
         dense = (outcome for one in self._open for outcome in one.outcomes)
         finite = finite and all(outcome.finite for outcome in (*dense, *(found for _, (found, _) in self._sparse)))
-        return self.nodes.agree(finite)
+        finite, self._gain.now = self.nodes.agree(finite, self._gain.now)
+        return finite
 
     def commit(self, finite: bool) -> bool:
         """The rest of `finish`: what the ranks know already is written, and shared where machines have several."""
@@ -192,6 +194,8 @@ class Averager:
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
         self.sparse_means = {one.name: self._finish_sparse(one, *last, finite) for one, last in self._sparse}
+        if finite:
+            self._gain.follow(dense=plan is None)
         self.abandon()
         self.step, self.was_sparse = self.step + 1, plan is not None
         if self.settings.on_step is not None:
@@ -223,14 +227,18 @@ class Averager:
         """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
         self.states.put_back()
         self._model.clear()
+        self._gain.clear()
         self._open, self._sparse, self._unclipped = [], [], []
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
         pairs = [pair for one in self._open if not one.reduced for pair in one.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
+        message = self._gain.message(arrays, sparse=self.scheme is not None)
         with self.clock("dense"):
-            return average_dense(arrays, self.nodes.across)
+            finite = average_dense([*arrays, *message], self.nodes.across)
+        self._gain.now = self._gain.agreed(message)
+        return finite
 
     def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
         numbers = one.buffer.read()
@@ -241,7 +249,8 @@ class Averager:
         for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
             if finite:
                 with self.clock("keep"):
-                    self._piece(segment, numbers, one.buffer.dtype, plan).keep(plan, outcome)
+                    piece = self._piece(segment, numbers, one.buffer.dtype, plan)
+                    self._gain.note(piece.keep(plan, outcome, self._gain.now))
                 if self.settings.on_sent is not None:
                     self.settings.on_sent(segment.name, outcome.delivered())
             with self.clock("accumulate"):
@@ -250,7 +259,7 @@ class Averager:
             numbers[item.start : item.stop] = mean
         if finite and plan.memory.held_momentum:
             with self.clock("hand out"):
-                hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory)
+                hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory, self._gain.now)
         one.buffer.write(numbers)
 
     def _finish_sparse(self, piece: Piece, outcome: Outcome, x: Sparse, finite: bool) -> Sparse:
@@ -288,6 +297,7 @@ class Averager:
             "bytes_dense": self._bytes_dense,
             "seconds": dict(self.clock.seconds),
             "counts": dict(self.clock.counts),
+            **self._gain.stats(),
             **self.nodes.stats(),
         }
 
@@ -304,6 +314,7 @@ class Averager:
             "means": self.states.saved_means(),
             "rates": dict(self.states.rates),
             "selection": self._model.saved(),
+            "gain": self._gain.saved(),
             "nodes": self.nodes.grid.facts(self.comm.rank),
         }
 
@@ -318,4 +329,5 @@ class Averager:
         self.states.load(state["buffers"], state.get("means", {}), state.get("rates", {}))
         self.step, self.scale = int(state["step"]), float(state["scale"])
         self._model.load(state.get("selection", {}))
+        self._gain.load(state.get("gain", {}))
         self.rescale(scale)
