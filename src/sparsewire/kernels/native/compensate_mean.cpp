@@ -11,6 +11,9 @@ namespace {
 template <class T>
 constexpr size_t kMeasured = 2048 / sizeof(T);  // entries whose squares are added up before they join the sum
 
+template <class T>
+constexpr size_t kAdded = 128 * kMeasured<T>;  // entries to which parts are added while they are in cache
+
 struct Energy {
   double total = 0, sent = 0;
 };
@@ -65,12 +68,15 @@ std::pair<double, double> compensate_mean(const InOut<T>& residual, const In<T>&
     T* kept = residual.data();
     size_t *at_part = cursors.data() + worker * parts.size(), entry = first_from(own.indices, own.size, begin);
     seek_parts(parts, begin, at_part);
-    for (size_t at = begin; at < end; at += kMeasured<T>) {
-      const size_t stop = std::min(end, at + kMeasured<T>);
-      Energy& block = blocks[at / kMeasured<T>];
-      block.total = passes<T>().squares(kept + at, x.data() + at, stop - at);
-      block.sent = own.take_off(kept, stop, entry);
-      add_parts(kept + at, at, stop, parts, static_cast<T>(scale), at_part);
+    for (size_t from = begin; from < end; from += kAdded<T>) {
+      const size_t to = std::min(end, from + kAdded<T>);
+      for (size_t at = from; at < to; at += kMeasured<T>) {
+        const size_t stop = std::min(to, at + kMeasured<T>);
+        Energy& block = blocks[at / kMeasured<T>];
+        block.total = passes<T>().squares(kept + at, x.data() + at, stop - at);
+        block.sent = own.take_off(kept, stop, entry);
+      }
+      add_parts(kept + from, from, to, parts, static_cast<T>(scale), at_part);
     }
   });
   Energy all;
