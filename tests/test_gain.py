@@ -147,6 +147,29 @@ def test_with_everything_sent_it_is_sgd_through_resumes_dense_phases_and_rates(m
     run_ranks(2, fn)
 
 
+def test_after_a_dense_step_the_optimizer_has_all_of_the_momentum() -> None:
+    """So the dense steps that follow are plain ones. What is owed of a parameter without a gradient waits."""
+
+    def fn(comm: Communicator) -> None:
+        one = phased(comm, SOME)
+        train(one, comm, range(5))
+        before = {name: (residuals(one)[name], one.states.means[name]) for name in COMPRESSED}
+        x = gradients(comm, 5)
+        x["v"][:] = 0
+        total = comm.all_reduce(x["w"] + before["w"][0]) / comm.size
+        step_of(one, x)
+        before["w"][1].add_to(total, -MOMENTUM)
+        np.testing.assert_allclose(x["w"], total, atol=1e-5)
+        assert not residuals(one)["w"].any() and "w" not in one.states.means
+        assert not x["v"].any() and same_bits(residuals(one)["v"], before["v"][0])
+        assert one.states.means["v"] is before["v"][1]
+        plain = comm.all_reduce(gradients(comm, 6)["w"]) / comm.size
+        np.testing.assert_allclose(step_of(one, gradients(comm, 6))["w"], plain, atol=1e-6)
+        assert gain_of(one) == {"step": 1.0, "share": 1.0} and not residuals(one)["v"].any()
+
+    run_ranks(2, fn)
+
+
 class Nesterov(SGD):
     """torch's SGD, which looks ahead where it has a momentum."""
 

@@ -27,7 +27,7 @@ from .kernels import Array
 from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out
 from .memory import Residual
 from .model_select import ModelSelect
-from .momentum import hand_out, move_on, reweigh
+from .momentum import hand_out, left_behind, move_on, reweigh
 from .nodes import LOSSLESS, nodes
 from .schedule import Settings
 from .scheme import Scheme
@@ -137,7 +137,8 @@ class Averager:
     def _average(self, buffer: Buffer) -> Open:
         """In a dense step each buffer is moved at once, while the next is made."""
         plan, numbers = self.settings.schedule.scheme, buffer.read()
-        total = np.concatenate([self._owed(item, numbers, plan) for item in buffer.slices])
+        left = left_behind(self.settings, plan.memory)
+        total = np.concatenate([self._owed(item, numbers, plan, left(item.name)) for item in buffer.slices])
         with self.clock("dense"):
             mean = self.nodes.across.all_reduce(total) / total.dtype.type(self.nodes.across.size)
         finite = kernels.all_finite(mean, threads=kernels.threads)
@@ -162,8 +163,8 @@ class Averager:
             numbers = one.buffer.read()
             yield from (self._piece(segment, numbers, one.buffer.dtype, plan) for segment in one.layout.segments)
 
-    def _owed(self, item: Slice, numbers: Array, plan: Scheme) -> Array:
-        return owed(item, numbers, plan, self.settings, self.states)
+    def _owed(self, item: Slice, numbers: Array, plan: Scheme, left: bool = False) -> Array:
+        return owed(item, numbers, plan, self.settings, self.states, left)
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:
@@ -221,6 +222,7 @@ class Averager:
     def pass_by(self, nbytes: int) -> None:
         """Counts a dense step that was made elsewhere: nothing was owed, so a plain mean of its bytes was enough."""
         self._bytes_dense += nbytes
+        self._gain.follow(dense=True)
         self.step, self.was_sparse = self.step + 1, False
 
     def abandon(self) -> None:
@@ -241,10 +243,10 @@ class Averager:
         return finite
 
     def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
-        numbers = one.buffer.read()
+        numbers, left = one.buffer.read(), left_behind(self.settings, plan.memory, dense=self.scheme is None)
         if finite:
             for item, mean in one.dense:
-                settle(item, numbers, mean, plan, self.settings, self.states)
+                settle(item, numbers, mean, plan, self.settings, self.states, left(item.name))
         one.layout.clear(numbers)
         for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
             if finite:
@@ -259,7 +261,7 @@ class Averager:
             numbers[item.start : item.stop] = mean
         if finite and plan.memory.held_momentum:
             with self.clock("hand out"):
-                hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory, self._gain.now)
+                hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory, self._gain.now, left)
         one.buffer.write(numbers)
 
     def _finish_sparse(self, piece: Piece, outcome: Outcome, x: Sparse, finite: bool) -> Sparse:

@@ -14,7 +14,7 @@ and moves the weights as far as it would have done if it is multiplied by η/η'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from . import kernels
 from .contract import Memory
@@ -51,8 +51,19 @@ def move_on(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memor
     return buffer.changed(add)
 
 
+Left = Callable[[str], bool]
+
+
+def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
+    """Whether a step leaves a parameter's momentum to the optimizer: a dense step, if that has the same momentum."""
+    if not (dense and memory.leaves_dense):
+        return lambda name: False
+    momenta = settings.momenta() if settings.momenta is not None else None
+    return lambda name: momenta is None or momenta.get(name, 0.0) == memory.held_momentum
+
+
 def hand_out(
-    buffer: Buffer, numbers: Array, means: dict[str, Mean], settings: Settings, memory: Memory, gain: float = 1.0
+    buffer: Buffer, numbers: Array, means: dict[str, Mean], settings: Settings, memory: Memory, gain: float, left: Left
 ) -> None:
     """Puts what the optimizer gets into the means' places, and remembers these; with a gain, that multiple of them."""
     momenta = settings.momenta() if settings.momenta is not None else None
@@ -63,7 +74,10 @@ def hand_out(
         if not settings.is_sparse(item.name, item.whole):
             continue
         mean, before = numbers[item.start : item.stop], means.get(item.name)
-        if back or (memory.kept_mean and rates):
+        if left(item.name):
+            if before is not None and has_gradient(mean):  # else it waits, as what is owed does
+                means.pop(item.name).add_to(mean, -back)
+        elif back or (memory.kept_mean and rates):
             means[item.name] = now = Mean(*_multiplied(mean, gain), rates.get(item.name))
             if back and not momentum:
                 now.add_to(mean, back)

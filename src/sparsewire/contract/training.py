@@ -111,6 +111,7 @@ class Memory(Codec):
     slot = "memory"
     buffers: ClassVar[tuple[str, ...]] = ()
     remembers_dense: ClassVar[bool] = False  # whether dense steps go through the buffers as well
+    leaves_dense: ClassVar[bool] = False  # but not for parameters that the optimizer has the same momentum for
     follows_rate: ClassVar[bool] = True  # whether what waits may be weighed anew when the learning rate changes
 
     @property

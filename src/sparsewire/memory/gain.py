@@ -12,7 +12,11 @@ multiple γ at once, and takes that off what comes later:
 
 Whatever γ is, a gradient moves the weights 1/(1 − μ) times in all: the mean of the residuals changes by that of x, less
 (1 − μ) · M. γ = 1 is `gmc`, γ = 1/(1 − μ) is error feedback without a momentum, at a rate of η/(1 − μ). With everything
-sent k = 1 and γ = 1: SGD with momentum, exactly. A dense step has γ = 1 and k = 1, and leaves μ · mean in the residual.
+sent k = 1 and γ = 1: SGD with momentum, exactly.
+
+A dense step has γ = 1 and k = 1, and leaves μ · mean in the residual. The next dense step would then hand out the mean
+gradient, as if nothing had been kept. So where the optimizer has the momentum μ, a dense step leaves nothing: SGD's own
+buffer goes on with the momentum, and dense steps that follow are plain ones.
 
 As with `dgc` and `gmc`, the optimizer is handed M_t − μ · M_{t−1}, and its own momentum buffer then equals M_t. From
 the same numbers torch's SGD(nesterov=True) makes Nesterov's look-ahead, what it is handed + μ · buffer: it stays on. An
@@ -38,6 +42,7 @@ class Gain(LinearMemory):
     wire_id = 5
     buffers = ("residual",)
     remembers_dense = True
+    leaves_dense = True
     follows_rate = False
 
     momentum: float = 0.9
