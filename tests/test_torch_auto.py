@@ -48,7 +48,7 @@ def test_with_a_gain_too(ranks: Pool, tmp_path: Path, stop: int) -> None:
 
 
 def test_behind_gain_dense_steps_are_plain_where_the_optimizer_has_the_momentum(ranks: Pool) -> None:
-    """The first step, compressed ones, and the first dense one after them need the courier; without that momentum, all do."""
+    """Only the first step, compressed ones, and the first dense one after these need the courier."""
     for found in ranks.play("auto.momentum_is_the_optimizers", ranks=2, momentum=0.9)[:2]:
         assert found == [0, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17]
     for found in ranks.play("auto.momentum_is_the_optimizers", ranks=2, momentum=0.0)[:2]:

@@ -28,7 +28,7 @@ class Feedback(Protocol):
 
     @property
     def gain(self) -> float:
-        """What the optimizer is handed of this step, as a multiple of the mean; 1 but for a memory with a gain."""
+        """What the optimizer is handed of this step, as a multiple of the mean; 1 unless a training sets it."""
 
     @property
     def sent_entries(self) -> Entries | None:

@@ -91,7 +91,8 @@ class Fit:
         self._after()  # a step that raised left its groups behind
         self._check()
         held = self._memory.held_momentum is not None  # in dense steps too
-        if held or (self._sparse_step() and self._memory.buffers):
+        needed = held or (self._sparse_step() and self._memory.buffers)
+        if needed and any(not self._change(group).items() <= group.items() for group in self._whole()):
             self._groups = self.optimizer.param_groups
             self.optimizer.param_groups = [part for group in self._groups for part in self._parts(group)]
 
