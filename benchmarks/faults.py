@@ -30,7 +30,7 @@ from faults_rank import AUTO, EXCHANGES, LOCAL, NODES, Found, Trial, play
 
 from sparsewire.lab import measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, count
-from sparsewire.lab.network import Network, obstacle
+from sparsewire.lab.net.network import Network, obstacle
 from sparsewire.lab.tables import number, publish, table
 
 FAULTS = ("kill", "stop", "link down", "raise", "NaN", "mismatch")

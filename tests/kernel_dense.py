@@ -90,6 +90,17 @@ def compensate_args(draw: st.DrawFn) -> Args:
 
 
 @st.composite
+def compensate_mean_args(draw: st.DrawFn) -> Args:
+    """(residual, x, what was sent, the ranks' parts of the mean, its factor)."""
+    x, parts, scale = draw(accumulate_args())
+    rng = np.random.default_rng(draw(seeds))
+    indices = np.flatnonzero(rng.random(x.size) < rng.choice([0, 0.01, 0.5, 1]))
+    indices = indices.astype(draw(st.sampled_from([np.int32, np.int64])))
+    sent = make(draw(st.sampled_from(KINDS)), indices.size, x.dtype.name, draw(seeds))
+    return draw(dense(x.dtype.name, x.size)), x, indices, sent, parts, scale
+
+
+@st.composite
 def chunk_topk_args(draw: st.DrawFn, given: st.SearchStrategy[Args]) -> Args:
     """As `topk_args` or `topk_sum_args`, with k of a chunk."""
     args, chunk = draw(given), draw(st.sampled_from([1, 2, 7, 64, 100, 1024, 1500, 4096, 2**30]))

@@ -155,6 +155,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "range_float_not_finite": ("topk(k=20) | values=range_float(bits=3)", SPOILED, "float32"),
     "memory_dgc": ("topk(k=5) | memory=dgc(momentum=0.8, nesterov=true) | values=raw", PLAIN, "float32"),
     "memory_gmc": ("topk(k=5) | memory=gmc | values=raw", PLAIN, "float32"),
+    "memory_gain": ("topk(k=5) | memory=gain(momentum=0.8, nesterov=true) | values=raw", PLAIN, "float32"),
     "memory_decay": ("topk(k=5) | memory=residual(decay=0.95) | values=raw", PLAIN, "float32"),
     "widest": ("nonzero | indices=rice | values=half", sparse(2**62, "float64"), "float64"),
 }

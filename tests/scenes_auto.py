@@ -70,6 +70,27 @@ def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **setting
         }
 
 
+def momentum_is_the_optimizers(stage: Stage, momentum: float) -> list[int]:
+    """With everything sent: SGD behind gain = plain DDP, over dense and compressed steps; the steps of the courier."""
+    plain, wired = (stage.ddp(build(), bucket_cap_mb=0.005) for _ in range(2))
+    reference = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    optimizer = torch.optim.SGD(wired.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01 if momentum else 0)
+    reference.param_groups[0]["weight_decay"] = optimizer.param_groups[0]["weight_decay"]
+    scheme = "auto(ratio=100%) | values=raw | memory=gain(momentum=0.9)"
+    with join(wired, scheme, optimizer=optimizer, dense_below=0) as link:
+        follow(link, SCRIPT)
+        parcels = watch_parcels(link)
+        for step in range(20):
+            for model, behind in ((plain, reference), (wired, optimizer)):
+                behind.zero_grad()
+                backward(stage, model, step)
+                behind.step()
+        assert len(link.stats()["auto"]["switches"]) == len(SCRIPT)
+    for one, other in zip(wired.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5)
+    return sorted(set(parcels))
+
+
 def one_rank_is_told(stage: Stage) -> list[int]:
     """A callback on rank 0 alone: dense and compressed steps are the same on all ranks."""
     plain, wired = (stage.ddp(build(), bucket_cap_mb=0.005) for _ in range(2))

@@ -90,6 +90,41 @@ def sgd_trains_as_without(stage: Stage, memory: str, warmup: int = 0, **settings
     assert_close(wired.module, plain.module)
 
 
+def gain_trains_as_without(stage: Stage, nesterov: bool, loaded: bool) -> None:
+    """With everything sent: SGD behind gain = plain DDP, through dense steps, a resume, a detach, and a new link.
+
+    Rates change, weight decay has its own momentum and look-ahead, and the new link may go on from the old one's state.
+    """
+    settings = {"lr": 0.05, "momentum": 0.9, "nesterov": nesterov}
+    memory = f"gain(momentum=0.9, nesterov={str(nesterov).lower()})"
+
+    def make() -> Any:
+        model = stage.ddp(build())
+        optimizer = torch.optim.SGD(groups(model.module), **settings)
+        return model, optimizer, attach(model, ALL + memory, optimizer=optimizer, dense_below=100, warmup_steps=4)
+
+    plain = stage.ddp(build())
+    reference = torch.optim.SGD(groups(plain.module), **settings)
+    wired, optimizer, link = make()
+    for number in range(50):
+        if number == 15:
+            wired, optimizer, link = resumed(stage, wired, optimizer, link, make)
+        if number == 25:
+            state = link.state_dict()
+            link.detach()
+        if number == 33:
+            link = attach(wired, ALL + memory, optimizer=optimizer, dense_below=100, warmup_steps=36 if loaded else 3)
+            if loaded:
+                link.load_state_dict(state)
+        for model, behind in ((plain, reference), (wired, optimizer)):
+            for group in behind.param_groups:
+                group["lr"] *= 0.98
+            step(stage, model, behind, number)
+        assert [group["nesterov"] for group in optimizer.param_groups] == [nesterov] * 2
+    link.detach()
+    assert_close(wired.module, plain.module)
+
+
 def tables_train_as_without(stage: Stage, memory: str, nesterov: bool = False) -> None:
     """Sparse (COO) gradients are sent whole: torch's SGD has their momentum, as in plain DDP, whatever is masked."""
 
@@ -215,6 +250,12 @@ def says_what_does_not_fit(stage: Stage) -> list[str]:
         ("memory=dgc", sgd(parameters, momentum=0.9, dampening=0.1)),
         ("memory=dgc", sgd(parameters, momentum=0.9, nesterov=True)),
         ("memory=gmc", sgd(parameters, momentum=0.9, nesterov=True)),
+        ("memory=gain(nesterov=true)", sgd(parameters, momentum=0.9)),
+        (
+            "memory=gain(momentum=0.5)",
+            sgd([{"params": parameters[:2], "momentum": 0.5}, {"params": parameters[2:]}], momentum=0.9),
+        ),
+        ("memory=gain", torch.optim.AdamW(parameters)),
         ("memory=dgc", torch.optim.AdamW(parameters)),
         ("memory=dgc", "sgd"),
         ("memory=dgc", torch.optim.RMSprop(parameters, momentum=0.9)),

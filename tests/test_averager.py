@@ -320,11 +320,13 @@ def test_a_gradient_that_is_not_finite_is_not_clipped() -> None:
     run_ranks(2, fn)
 
 
+@pytest.mark.parametrize("memory", ["residual", "gain"])
 @pytest.mark.parametrize("clip", [1.0, 1e6])
-def test_each_ranks_gradient_is_clipped_before_it_is_compensated(clip: float) -> None:
+def test_each_ranks_gradient_is_clipped_before_it_is_compensated(clip: float, memory: str) -> None:
+    scheme = f"topk(5%) | values=raw | memory={memory}"
+
     def fn(comm: Communicator) -> None:
-        one = averager(comm, "topk(5%) | values=raw", clip_norm=clip)
-        other = averager(comm, "topk(5%) | values=raw")
+        one, other = averager(comm, scheme, clip_norm=clip), averager(comm, scheme)
         for step in range(3):
             x, y = gradients(comm, step), gradients(comm, step)
             table = sw.Sparse(np.array([1]), make("normal", 4, "float32"), (5, 4), width=4)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from benchmark import FOLDER
 
-from sparsewire.lab.network import obstacle
+from sparsewire.lab.net.network import obstacle
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 TIMEOUT = 3.0

@@ -83,7 +83,7 @@ def test_all_that_was_sent_moves_the_weights_as_far_as_it_would_have_at_once() -
     run_ranks(2, fn)
 
 
-@pytest.mark.parametrize("memory", ["residual", "dgc", "gmc"])
+@pytest.mark.parametrize("memory", ["residual", "dgc", "gmc", "gain"])
 def test_a_resumed_training_follows_as_one_that_never_stopped(memory: str) -> None:
     def fn(comm: Communicator) -> None:
         rate = [0.0]

@@ -19,7 +19,7 @@ native = kernels.native()
 needs_native = pytest.mark.skipif(native is None, reason="the extension is not built here")
 ISAS = native.isas() if native else []
 SELECTIONS = ["chunk_topk", "chunk_topk_sum", "one_sign", "one_sign_sum", "threshold", "topk", "topk_sum"]
-DENSE = ["accumulate", "all_finite", "compensate", *SELECTIONS]
+DENSE = ["accumulate", "all_finite", "compensate", "compensate_mean", "energy", *SELECTIONS]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -125,6 +125,11 @@ REFUSED: list[tuple[str, Args]] = [
     ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([3], np.int32), NOTHING[1])),
     ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([3], np.int32), np.ones(1, np.float32))),
     ("compensate", (np.zeros(3, np.float32), np.zeros(3, np.float32), np.array([1, 0]), np.ones(2, np.float32))),
+    ("compensate_mean", (np.zeros(3, np.float32), np.zeros(4, np.float32), *NOTHING, [], 1.0)),
+    ("compensate_mean", (*np.zeros((2, 3), np.float32), np.array([3], np.int32), np.ones(1, np.float32), [], 1.0)),
+    ("compensate_mean", (*np.zeros((2, 3), np.float32), np.array([1, 0]), np.ones(2, np.float32), [], 1.0)),
+    ("compensate_mean", (*np.zeros((2, 3), np.float32), *NOTHING, [(np.array([3]), np.ones(1, np.float32))], 1.0)),
+    ("compensate_mean", (*np.zeros((2, 3), np.float32), *NOTHING, [(np.array([1, 0]), np.ones(2, np.float32))], 1.0)),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(3, np.float32), 4)),
     ("topk_sum", (np.zeros(3, np.float32), np.zeros(4, np.float32), 1)),
     ("threshold", (np.zeros(3, np.float32), -1)),

@@ -149,6 +149,20 @@ def test_what_is_kept_does_not_depend_on_threads(mask: bool | None, dtype: str) 
 
 @needs_native
 @both_widths
+def test_energies_do_not_depend_on_threads(dtype: str) -> None:
+    x, start = large("magnitudes", dtype), large("normal", dtype)[: large("magnitudes", dtype).size]
+    sent, parts = reference.topk(x, x.size // 10), [reference.topk(start, x.size // share) for share in (100, 7)]
+
+    def kept(module: Any, threads: int) -> list[np.ndarray]:
+        residual = start.copy()
+        energies = module.compensate_mean(residual, x, *sent, parts, 0.3, threads=threads)
+        return [residual, np.array([*energies, module.energy(x, threads=threads)])]
+
+    hold(kept(reference, 1), *(functools.partial(kept, native, threads) for threads in (1, 2, 3)))
+
+
+@needs_native
+@both_widths
 def test_accumulate_adds_large_parts_in_their_order(dtype: str) -> None:
     dense = [large(kind, dtype)[:262_147] for kind in ("magnitudes", "clustered", "normal")]
     parts = [reference.topk(x, x.size // share) for x, share in zip(dense, (100, 10, 3), strict=True)]

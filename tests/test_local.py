@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "overlap": {"every": 4, "overlap": 2},
     "both": {"every": 7, "fragments": 2, "overlap": 2, "mix": 0.5},
     "momentum correction": {"scheme": "topk(10%) | memory=dgc"},
+    "a gain": {"scheme": "topk(10%) | memory=gain", "dense_rounds": 1},
     "a transform": {"scheme": "topk(20%) | transform=rows(width=8)"},
 }
 every_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))

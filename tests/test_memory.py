@@ -140,7 +140,7 @@ def put_as(one: Averager, x: np.ndarray, copies: bool) -> None:
     one.put_buffers([Buffer((Slice("w", 0, x.size),), "float64", take, write, copies)])
 
 
-@pytest.mark.parametrize("memory", ["dgc", "gmc"])
+@pytest.mark.parametrize("memory", ["dgc", "gmc", "gain"])
 def test_a_resume_while_the_rate_changes_is_exact(memory: str) -> None:
     def fn(comm: Communicator) -> None:
         rate = [0.0]
@@ -188,7 +188,7 @@ class SGD:
             weights[name] = weights[name] - self.rate * self.buffers[name]
 
 
-@pytest.mark.parametrize("memory", ["dgc(momentum=0.9, mask=false)", "gmc(momentum=0.9)"])
+@pytest.mark.parametrize("memory", ["dgc(momentum=0.9, mask=false)", "gmc(momentum=0.9)", "gain(momentum=0.9)"])
 @pytest.mark.parametrize("warmup", [0, 7])
 def test_with_everything_sent_the_users_sgd_trains_as_without(memory: str, warmup: int) -> None:
     """Weight decay keeps its own momentum; dense parameters are not concerned; a resume in between."""
@@ -233,7 +233,7 @@ def test_the_optimizer_without_momentum_is_handed_the_means() -> None:
     run_ranks(2, fn)
 
 
-@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc"])
+@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc", "gain"])
 def test_buffers_and_means_follow_the_scale_and_spoiled_steps_leave_them(memory: str) -> None:
     def fn(comm: Communicator) -> None:
         scale, rate, scheme = [1.0], [0.1], f"topk(5%) | values=raw | memory={memory}"
@@ -264,6 +264,6 @@ def kept_of(one: Averager) -> list[np.ndarray]:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for memory in ("dgc(momentum=1.0)", "gmc(momentum=-0.1)", "residual(decay=1.5)"):
+    for memory in ("dgc(momentum=1.0)", "gmc(momentum=-0.1)", "gain(momentum=1.0)", "residual(decay=1.5)"):
         with pytest.raises(sw.SchemeError, match="lies in"):
             sw.scheme(f"topk | memory={memory}")

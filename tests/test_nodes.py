@@ -149,8 +149,9 @@ def test_each_rank_sends_its_part_alone() -> None:
 
 @pytest.mark.parametrize(
     ("memory", "warmup", "per"),
-    [*((memory, 0, "parameter") for memory in MEMORIES), ("dgc", 3, "parameter"), ("gmc", 0, "model")],
-)
+    [*((memory, 0, "parameter") for memory in MEMORIES), ("dgc", 3, "parameter"), ("gain", 3, "parameter"),
+     ("gmc", 0, "model")],
+)  # fmt: skip
 def test_a_resumed_training_equals_one_that_never_stopped(memory: str, warmup: int, per: str) -> None:
     scheme = f"{SOME} | memory={memory}"
 
@@ -221,7 +222,7 @@ def test_gradients_are_clipped_before_they_are_added_up() -> None:
     run_ranks(4, fn)
 
 
-@pytest.mark.parametrize("memory", ["dgc", "gmc", "dgc(mask=false)"])
+@pytest.mark.parametrize("memory", ["dgc", "gmc", "gain", "dgc(mask=false)"])
 def test_a_momentum_in_the_memory_is_handed_out_as_without_machines(memory: str) -> None:
     def fn(comm: Communicator) -> None:
         rates = iter([0.1] * 6 + [0.05] * 6)
@@ -271,7 +272,7 @@ def test_a_parameter_without_a_gradient_waits() -> None:
     [((4, 2), (4, 1)), ((4, 1), (4, 2)), ((4, 2), (4, 4)), ((4, 2), (6, 2)), ((6, 2), (4, 2)), ((4, 2), (2, 1)),
      ((2, 1), (6, 3)), ((4, 2), (4, 2))],
 )  # fmt: skip
-@pytest.mark.parametrize("memory", ["residual", "dgc"])
+@pytest.mark.parametrize("memory", ["residual", "dgc", "gain"])
 def test_other_ranks_and_machines_take_over_the_mean(old: tuple[int, int], new: tuple[int, int], memory: str) -> None:
     scheme = f"{SOME} | memory={memory}"
 

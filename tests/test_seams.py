@@ -40,7 +40,8 @@ def added(s: Scheme, state: dict[str, np.ndarray], mean: np.ndarray) -> np.ndarr
     """What a memory puts into its residual besides what was not sent: of its velocity, or of the mean."""
     if s.memory.id == "dgc":
         return state["velocity"] * state["velocity"].dtype.type(s.memory.momentum)
-    return mean * mean.dtype.type(s.memory.kept_mean)
+    kept = s.memory.momentum if s.memory.id == "gain" else s.memory.kept_mean
+    return mean * mean.dtype.type(kept)
 
 
 def close(a: np.ndarray, b: np.ndarray, dtype: str, factor: float = 1.0, like: np.ndarray | None = None) -> None:
@@ -112,7 +113,7 @@ def test_compensated_input_is_what_was_sent_and_what_is_kept(
         sent = sw.decode(frame).flat()
         expected = total - sent + added(s, state, sent)
         if transform == "identity":
-            close(state["residual"], expected, dtype, 0 if not s.memory.kept_mean else 1)
+            close(state["residual"], expected, dtype, int(s.memory.id in ("gmc", "gain")))
         close(state["residual"], expected, dtype, 10)
 
 

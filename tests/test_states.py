@@ -46,7 +46,7 @@ def test_the_mean_of_what_is_owed_stays(old: int, new: int) -> None:
         np.testing.assert_allclose(means(dealt, name), means(states, name), atol=1e-6)
 
 
-@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc"])
+@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc", "gain"])
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2)])
 def test_a_momentum_goes_on_with_another_number_of_ranks(memory: str, old: int, new: int) -> None:
     """The means of the step before go to every rank: the optimizer's buffer equals M_t from the first step on."""
@@ -163,7 +163,7 @@ def test_rows_that_no_gradient_touched_take_no_room_in_a_state() -> None:
     run_ranks(1, fn)
 
 
-@pytest.mark.parametrize("memory", ["dgc", "gmc"])
+@pytest.mark.parametrize("memory", ["dgc", "gmc", "gain"])
 def test_a_sparse_gradient_leaves_its_momentum_to_the_optimizer(memory: str) -> None:
     """All of it is sent in every step: nothing is late but what a lossy codec left, and that is all that is kept."""
 

@@ -41,6 +41,20 @@ def test_momentum_in_front_of_the_selection_resumes_as_well(ranks: Pool, tmp_pat
     ranks.play("auto.resumes_exactly", ranks=2, folder=str(tmp_path), stop=9, scheme="auto | memory=dgc(momentum=0.9)")
 
 
+@pytest.mark.parametrize("stop", [5, 9])
+def test_with_a_gain_too(ranks: Pool, tmp_path: Path, stop: int) -> None:
+    scheme = "auto | memory=gain(momentum=0.9)"
+    ranks.play("auto.resumes_exactly", ranks=2, folder=str(tmp_path), stop=stop, scheme=scheme)
+
+
+def test_behind_gain_dense_steps_are_plain_where_the_optimizer_has_the_momentum(ranks: Pool) -> None:
+    """Only the first step, compressed ones, and the first dense one after these need the courier."""
+    for found in ranks.play("auto.momentum_is_the_optimizers", ranks=2, momentum=0.9)[:2]:
+        assert found == [0, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17]
+    for found in ranks.play("auto.momentum_is_the_optimizers", ranks=2, momentum=0.0)[:2]:
+        assert found == list(range(20))
+
+
 def test_ranks_choose_alike_by_what_they_measure_and_say_so_once(ranks: Pool) -> None:
     answers = ranks.play("auto.chooses_alone")
     choices = {answer[0] for answer in answers}

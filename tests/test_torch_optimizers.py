@@ -6,7 +6,7 @@ import pytest
 from torch_pool import Pool
 
 
-@pytest.mark.parametrize("memory", ["dgc(momentum=0.9, mask=false)", "gmc(momentum=0.9)"])
+@pytest.mark.parametrize("memory", ["dgc(momentum=0.9, mask=false)", "gmc(momentum=0.9)", "gain(momentum=0.9)"])
 @pytest.mark.parametrize("warmup", [0, 6])
 def test_with_everything_sent_sgd_trains_as_without(ranks: Pool, memory: str, warmup: int) -> None:
     ranks.play("optimizers.sgd_trains_as_without", ranks=2, memory=memory, warmup=warmup)
@@ -18,13 +18,20 @@ def test_nesterov_does_too(ranks: Pool, warmup: int) -> None:
     ranks.play("optimizers.sgd_trains_as_without", ranks=2, memory=memory, warmup=warmup, nesterov=True)
 
 
-@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc"])
+@pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc", "gain"])
 def test_tables_with_sparse_gradients_do_too(ranks: Pool, memory: str) -> None:
     ranks.play("optimizers.tables_train_as_without", ranks=2, memory=memory)
 
 
-def test_tables_keep_their_look_ahead(ranks: Pool) -> None:
-    ranks.play("optimizers.tables_train_as_without", ranks=2, memory="dgc(nesterov=true)", nesterov=True)
+@pytest.mark.parametrize("memory", ["dgc(nesterov=true)", "gain(nesterov=true)"])
+def test_tables_keep_their_look_ahead(ranks: Pool, memory: str) -> None:
+    ranks.play("optimizers.tables_train_as_without", ranks=2, memory=memory, nesterov=True)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_behind_gain_sgd_trains_as_without_whatever_comes_between(ranks: Pool, nesterov: bool, loaded: bool) -> None:
+    ranks.play("optimizers.gain_trains_as_without", ranks=2, nesterov=nesterov, loaded=loaded)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -40,12 +47,14 @@ def test_adam_has_no_first_moment_where_gradients_are_sparse(ranks: Pool, kind: 
 
 def test_what_does_not_fit_is_named_with_the_line_to_write(ranks: Pool) -> None:
     for texts in ranks.play("optimizers.says_what_does_not_fit"):
-        momentum, dampening, nesterov, other, adam, kind, *strange, warned = texts
+        momentum, dampening, nesterov, other, ahead, groups, never, adam, kind, *strange, warned = texts
         assert "momentum of 0.8, SGD has 0.9" in momentum
         assert "dampening=0" in dampening
         assert "write memory=dgc(momentum=0.9, nesterov=true)" in nesterov
         assert "write memory=dgc(momentum=0.9, nesterov=true)" in other
-        assert "with AdamW write memory=residual" in adam
+        assert "write memory=gain(momentum=0.9, nesterov=false)" in ahead
+        assert "momentum of 0.5, SGD has 0.9" in groups
+        assert "with AdamW write memory=residual" in never and "with AdamW write memory=residual" in adam
         for text, name in zip(strange, ["RMSprop", "NAdam", "RMSprop", "Strange"], strict=True):
             assert f"is for SGD with momentum; with {name} write memory=residual" in text
         assert "torch.optim.Optimizer" in kind

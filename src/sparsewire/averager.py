@@ -22,11 +22,12 @@ from . import kernels
 from .comm import Communicator
 from .debts import owed, set_aside, settle
 from .exchange import Clock, Outcome, Piece, Turn, average_dense
+from .gain import StepGain
 from .kernels import Array
 from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out, without_gradient
 from .memory import Residual
 from .model_select import ModelSelect
-from .momentum import hand_out, move_on, reweigh
+from .momentum import Left, hand_out, left_behind, move_on, reweigh
 from .nodes import LOSSLESS, nodes
 from .saved import STATE_VERSION, Saved, check_state
 from .schedule import Settings
@@ -51,7 +52,7 @@ class Averager:
         self.was_sparse = False  # the last step
         self._bytes_dense = 0
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
-        self._model = ModelSelect()
+        self._model, self._gain = ModelSelect(), StepGain(settings.schedule.scheme.memory)
         self._open: list[Open] = []
         self._sparse: list[tuple[Piece, tuple[Outcome, Sparse]]] = []
         self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
@@ -138,7 +139,7 @@ class Averager:
     def _average(self, buffer: Buffer) -> Open:
         """In a dense step each buffer is moved at once, while the next is made."""
         plan, numbers = self.settings.schedule.scheme, buffer.read()
-        parts, unused = self._owed(buffer.slices, numbers, plan)
+        parts, unused = self._owed(buffer.slices, numbers, plan, left_behind(self.settings, plan.memory))
         total = np.concatenate([values for _, values in parts])
         with self.clock("dense"):
             mean = self.nodes.across.all_reduce(total) / total.dtype.type(self.nodes.across.size)
@@ -165,12 +166,12 @@ class Averager:
             yield from (self._piece(segment, numbers, one.buffer.dtype, plan) for segment in one.layout.segments)
 
     def _owed(
-        self, items: Sequence[Slice], numbers: Array, plan: Scheme
+        self, items: Sequence[Slice], numbers: Array, plan: Scheme, left: Left = lambda name: False
     ) -> tuple[list[tuple[Slice, Array]], frozenset[str]]:  # fmt: skip
         """What parameters have to send in full, and the names of those that are not used here."""
         unused = without_gradient(items, numbers)
         told = plan, self.settings, self.states
-        return [(item, owed(item, numbers, *told, item.name not in unused)) for item in items], unused
+        return [(item, owed(item, numbers, *told, item.name not in unused, left(item.name))) for item in items], unused
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:
@@ -191,7 +192,8 @@ class Averager:
         finite = self._reduce_dense() and all(one.finite for one in self._open)
         dense = (outcome for one in self._open for outcome in one.outcomes)
         finite = finite and all(outcome.finite for outcome in (*dense, *(found for _, (found, _) in self._sparse)))
-        return self.nodes.agree(finite)
+        finite, self._gain.now = self.nodes.agree(finite, self._gain.now)
+        return finite
 
     def commit(self, finite: bool) -> bool:
         """The rest of `finish`: what the ranks know already is written, and shared where machines have several."""
@@ -200,6 +202,8 @@ class Averager:
         for one in self._open:
             self._write(one, plan or self.settings.schedule.scheme, finite)
         self.sparse_means = {one.name: self._finish_sparse(one, *last, finite) for one, last in self._sparse}
+        if finite:
+            self._gain.follow(dense=plan is None)
         self.abandon()
         self.step, self.was_sparse = self.step + 1, plan is not None
         if self.settings.on_step is not None:
@@ -225,31 +229,38 @@ class Averager:
     def pass_by(self, nbytes: int) -> None:
         """Counts a dense step that was made elsewhere: nothing was owed, so a plain mean of its bytes was enough."""
         self._bytes_dense += nbytes
+        self._gain.follow(dense=True)
         self.step, self.was_sparse = self.step + 1, False
 
     def abandon(self) -> None:
         """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
         self.states.put_back()
         self._model.clear()
+        self._gain.clear()
         self._open, self._sparse, self._unclipped = [], [], []
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
         pairs = [pair for one in self._open if not one.reduced for pair in one.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
+        message = self._gain.message(arrays, sparse=self.scheme is not None)
         with self.clock("dense"):
-            return average_dense(arrays, self.nodes.across)
+            finite = average_dense([*arrays, *message], self.nodes.across)
+        self._gain.now = self._gain.agreed(message)
+        return finite
 
     def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
-        numbers = one.buffer.read()
+        numbers, left = one.buffer.read(), left_behind(self.settings, plan.memory, dense=self.scheme is None)
         if finite:
             for item, mean in one.dense:
-                settle(item, numbers, mean, plan, self.settings, self.states, item.name not in one.unused)
+                used = item.name not in one.unused
+                settle(item, numbers, mean, plan, self.settings, self.states, used, left(item.name))
         one.layout.clear(numbers)
         for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
             if finite:
                 with self.clock("keep"):
-                    self._piece(segment, numbers, one.buffer.dtype, plan).keep(plan, outcome)
+                    piece = self._piece(segment, numbers, one.buffer.dtype, plan)
+                    self._gain.note(piece.keep(plan, outcome, self._gain.now))
                 if self.settings.on_sent is not None:
                     self.settings.on_sent(segment.name, outcome.delivered())
             with self.clock("accumulate"):
@@ -258,7 +269,7 @@ class Averager:
             numbers[item.start : item.stop] = mean
         if finite and plan.memory.held_momentum:
             with self.clock("hand out"):
-                hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory)
+                hand_out(one.buffer, numbers, self.states.means, self.settings, plan.memory, self._gain.now, left)
         one.buffer.write(numbers)
 
     def _finish_sparse(self, piece: Piece, outcome: Outcome, x: Sparse, finite: bool) -> Sparse:
@@ -296,6 +307,7 @@ class Averager:
             "bytes_dense": self._bytes_dense,
             "seconds": dict(self.clock.seconds),
             "counts": dict(self.clock.counts),
+            **self._gain.stats(),
             **self.nodes.stats(),
         }
 
@@ -312,6 +324,7 @@ class Averager:
             "means": self.states.saved_means(),
             "rates": dict(self.states.rates),
             "selection": self._model.saved(),
+            "gain": self._gain.saved(),
             "nodes": self.nodes.grid.facts(self.comm.rank),
         }
 
@@ -332,6 +345,7 @@ class Averager:
             self.states.rates = {}  # nobody would keep them up to date
         self.step, self.scale = saved.step, saved.scale
         self._model.load(saved.selection)
+        self._gain.load(saved.gain)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state, in the loss's present scale; other ranks are not asked."""

@@ -75,6 +75,9 @@ class Alone:
     def mean_sparse(self) -> Sparse:
         return self.sent
 
+    def mean_parts(self) -> tuple[list[Sparse], float]:
+        return [self.sent], 1.0
+
     def arrived(self) -> None:
         """All of it."""
 

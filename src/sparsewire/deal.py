@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError
+from .gain import widest
 from .grid import Grid, cut, join
 from .sparse import merged
 
@@ -29,7 +30,7 @@ def deal(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = Non
         raise InputError("the states were saved at different steps")
     grid, whole = grid or Grid.even(size, 1), join([dict(state) for state in ordered])
     dealt = deal_buffers([state["buffers"] for state in whole], len(grid.machines))
-    shared = {**whole[0], "world_size": size}
+    shared = {**whole[0], "world_size": size, "gain": widest(ordered)}
     mine = ((rank, dealt[grid.place(rank)[0]]) for rank in range(size))
     return [cut({**shared, "rank": rank, "buffers": kept}, grid, rank) for rank, kept in mine]
 

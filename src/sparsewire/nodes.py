@@ -83,9 +83,9 @@ class Flat:
         """The whole mean of a sparse gradient; of a dense one it comes when the part is written."""
         return mean
 
-    def agree(self, finite: bool) -> bool:
-        """Whether all of the step is finite, not only what this rank has seen."""
-        return finite
+    def agree(self, finite: bool, gain: float) -> tuple[bool, float]:
+        """Whether all of the step is finite, not only what this rank has seen; the mean of the parts' gains."""
+        return finite, gain
 
     def stats(self) -> dict[str, Any]:
         return {}
@@ -174,8 +174,9 @@ class Nodes(Flat):
     def _entries(self, x: Sparse) -> tuple[int, int]:
         return self.grid.range(x.size, self._rank, unit=1)
 
-    def agree(self, finite: bool) -> bool:
-        return not self.inside.all_reduce(np.array([not finite], np.uint8), "max")[0]
+    def agree(self, finite: bool, gain: float) -> tuple[bool, float]:
+        spoiled, gains = self.inside.all_reduce(np.array([not finite, gain], np.float64)).tolist()
+        return not spoiled, gains / self.inside.size
 
     def stats(self) -> dict[str, Any]:
         written = 0 if self.memory is None else self.memory.bytes_written

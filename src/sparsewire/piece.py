@@ -6,13 +6,14 @@ were; `keep` writes, once the step is known to be finite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from . import kernels
-from .contract import Context, State
+from .contract import Context, Energy, Entries, State
 from .errors import InputError
 from .kernels import Array
 from .mask import Mask
@@ -113,22 +114,25 @@ class Piece:
             return bool(self.select(showing(scheme), self.context(scheme, 0, 0, 0)).indices.size)
         return not kernels.all_finite(sent.work_values)
 
-    def keep(self, scheme: Scheme, outcome: Any) -> None:
-        """Lets the memory update its buffers; `outcome` is the exchange's, of a step that is finite on all ranks."""
+    def keep(self, scheme: Scheme, outcome: Any, gain: float = 1.0) -> Energy | None:
+        """Lets the memory update its buffers; `outcome` is the exchange's, of a step that is finite on all ranks.
+
+        With a `gain`, the optimizer is handed that multiple of the mean.
+        """
         state = self._state(scheme)
         if state is None:
-            return
-        if isinstance(self.x, Sparse):
-            self._keep_sparse(self.x, state, scheme, outcome)
-        else:
-            scheme.memory.keep(state, self.x, Told(outcome))
+            return None
+        if not isinstance(self.x, Sparse):
+            return scheme.memory.keep(state, self.x, Told(outcome, gain))
+        self._keep_sparse(self.x, state, scheme, outcome)
+        return None
 
     def _keep_sparse(self, x: Sparse, state: State, scheme: Scheme, outcome: Any) -> None:
         """The buffers' parts at the entries of x, and at those that a lossy index codec sent besides."""
         sent: Sparse = outcome.sent
         where = x.indices if sent.indices is x.indices else merged([x.indices, sent.indices])
         before, part = _gathered(state, where, x.width), _gathered(state, where, x.width)
-        scheme.memory.keep(part, x.at(where), _Gathered(outcome, where))
+        scheme.memory.keep(part, x.at(where), _Gathered(outcome, where=where))
         for name, values in part.items():
             if not np.array_equal(values, before[name]):  # pages of a large table that are never written stay unused
                 state[name] = _scattered(state[name], where, values, x)
@@ -144,6 +148,7 @@ class _Feedback:
     """What a memory is told of an exchange's outcome."""
 
     outcome: Any
+    gain: float = 1.0
 
     @property
     def sent(self) -> Sparse:
@@ -158,7 +163,7 @@ class Told(_Feedback):
     """Feedback about a dense tensor."""
 
     @property
-    def sent_entries(self) -> tuple[Array, Array] | None:
+    def sent_entries(self) -> Entries | None:
         if self.sent.transform is not None:
             return None
         return elements(self.sent.indices, self.sent.width), self.sent.work_values
@@ -177,15 +182,21 @@ class Told(_Feedback):
         else:
             array += mean.flat() * array.dtype.type(factor)
 
+    def mean_entries(self) -> tuple[Sequence[Entries], float] | None:
+        if self.sent.transform is not None:
+            return None
+        parts, factor = self.outcome.mean_parts()
+        return [(elements(part.indices, part.width), part.work_values) for part in parts], factor
+
 
 @dataclass(frozen=True)
 class _Gathered(_Feedback):
     """Feedback about the entries `where` of a sparse tensor."""
 
-    where: Array
+    where: Array = field(kw_only=True)
 
     @property
-    def sent_entries(self) -> tuple[Array, Array] | None:
+    def sent_entries(self) -> Entries | None:
         return elements(np.searchsorted(self.where, self.sent.indices), self.sent.width), self.sent.work_values
 
     def take_sent(self, array: Array) -> None:
@@ -194,6 +205,10 @@ class _Gathered(_Feedback):
 
     def add_mean(self, array: Array, factor: float) -> None:
         array += self.outcome.mean_sparse().at(self.where) * array.dtype.type(factor)
+
+    def mean_entries(self) -> tuple[Sequence[Entries], float]:
+        mean = self.outcome.mean_sparse().at(self.where)
+        return [(np.arange(mean.size), mean)], 1.0
 
 
 def _gathered(state: State, where: Array, width: int) -> State:

@@ -28,7 +28,7 @@ PACKAGES = {
         "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid RangeFloat "
         "Ternary Distinct",
     ),
-    "memory": ("memory", "NoMemory Residual DGC GMC"),
+    "memory": ("memory", "NoMemory Residual DGC GMC Gain"),
     "exchange": ("exchange", "AllGather Root ReduceScatter Sketch Shared"),
 }
 ENTRY_POINTS = "sparsewire.codecs"

@@ -9,6 +9,7 @@ from typing import Any
 
 from .contract import Memory
 from .errors import InputError
+from .gain import read_share
 from .grid import Grid
 from .model_select import ModelSelect
 from .states import States
@@ -24,6 +25,7 @@ class Saved:
     scale: float
     states: States
     selection: dict[str, Any]
+    gain: dict[str, float]
 
     @classmethod
     def read(cls, state: Mapping[str, Any], scale: float) -> Saved:
@@ -36,7 +38,7 @@ class Saved:
             selection.multiply(factor)
             if not states.is_finite():
                 raise InputError(f"its numbers leave all bounds in the present loss scale, {scale}")
-        return cls(whole(state["step"], "step"), scale, states, selection.saved())
+        return cls(whole(state["step"], "step"), scale, states, selection.saved(), read_share(state.get("gain", {})))
 
 
 def whole(value: Any, what: str) -> int:

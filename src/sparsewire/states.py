@@ -146,6 +146,11 @@ class States:
         """Parameters with something left in a buffer."""
         return [name for name, buffers in self.by_name.items() if any(kept.any() for kept in buffers.values())]
 
+    def clear(self, name: str) -> None:
+        """Nothing of a parameter waits any more."""
+        for kept in self.by_name[name].values():
+            kept[:] = 0
+
     def drop(self, name: str) -> None:
         """Forgets what there is of a parameter."""
         self.by_name.pop(name, None)

@@ -2,13 +2,16 @@
 
 from .base import SLOTS, Codec, Context, text
 from .coding import ByteCodec, IndexCodec, ValueCodec
-from .training import Exchange, Feedback, LinearMemory, Memory, Select, State, Terms, Transform
+from .terms import Energy, Entries, Feedback, Terms
+from .training import Exchange, LinearMemory, Memory, Select, State, Transform
 
 __all__ = [
     "SLOTS",
     "ByteCodec",
     "Codec",
     "Context",
+    "Energy",
+    "Entries",
     "Exchange",
     "Feedback",
     "IndexCodec",

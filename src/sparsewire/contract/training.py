@@ -4,56 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import kernels
 from ..kernels import Array
-from ..kernels.scratch import scratch
 from ..sparse import entries, magnitudes
 from .base import Codec, Context
-
-
-@dataclass(frozen=True)
-class Terms:
-    """A compensated gradient that is a sum of arrays: decay · residual + gain · x.
-
-    A velocity is moved on after each step, velocity ← momentum · velocity + x, and if `mask` says so zeroed where what
-    was sent is in the mean and not kept by some rank. What the next step adds of it, lead · velocity, is put into the
-    residual at once, so that the selection reads no third array.
-    """
-
-    residual: Array
-    decay: float = 1.0
-    gain: float = 1.0
-    velocity: Array | None = None
-    momentum: float = 0.0
-    lead: float = 0.0
-    mask: bool = False
-
-    def total(self, x: Array) -> Array:
-        """The sum, in memory that holds until this thread needs it for another one."""
-        kind, out = x.dtype.type, scratch(x.size, x.dtype)
-        with np.errstate(all="ignore"):
-            np.multiply(kind(self.gain), x, out=out)
-            return np.add(self.residual if self.decay == 1 else kind(self.decay) * self.residual, out, out=out)
-
-    def keep(self, x: Array, feedback: Feedback) -> None:
-        """Puts the sum without what was sent into the residual and moves the velocity on, in one pass."""
-        sent = feedback.sent_entries
-        indices, values = (np.empty(0, np.int32), np.empty(0, x.dtype)) if sent is None else sent
-        arrived = feedback.arrived() if self.mask and sent is not None else None
-        some: Any = slice(None) if arrived is None else arrived
-        kernels.compensate(
-            self.residual, x, indices[some], values[some], self.decay, self.gain, self.velocity, self.momentum,
-            self.lead, self.mask, threads=kernels.threads,
-        )  # fmt: skip
-        if arrived is not None:
-            kernels.scatter_add(self.residual, indices[~arrived], values[~arrived], -1.0)
-        if sent is None:
-            feedback.take_sent(self.residual)
+from .terms import Energy, Feedback, Terms
 
 
 class Select(Codec):
@@ -149,23 +107,6 @@ class Transform(Codec):
 State = MutableMapping[str, Any]  # a tensor's buffers by name: flat arrays in the work dtype
 
 
-class Feedback(Protocol):
-    """What a memory is told after a finite step, element by element of the arrays that it is given."""
-
-    @property
-    def sent_entries(self) -> tuple[Array, Array] | None:
-        """(ascending places, values) of this rank's part in the mean; None where a transform spreads it over all."""
-
-    def arrived(self) -> Array | None:
-        """Which of these entries are in the mean: of the others a rank keeps what was sent; None for all."""
-
-    def take_sent(self, array: Array) -> None:
-        """array −= this rank's part in the mean."""
-
-    def add_mean(self, array: Array, factor: float) -> None:
-        """array += factor × the mean over the ranks."""
-
-
 class Memory(Codec):
     """What a rank does with what it did not send. Stateless: buffers live with the caller, zero at first.
 
@@ -176,6 +117,8 @@ class Memory(Codec):
     slot = "memory"
     buffers: ClassVar[tuple[str, ...]] = ()
     remembers_dense: ClassVar[bool] = False  # whether dense steps go through the buffers as well
+    leaves_dense: ClassVar[bool] = False  # but not for parameters that the optimizer has the same momentum for
+    follows_rate: ClassVar[bool] = True  # whether what waits may be weighed anew when the learning rate changes
 
     @property
     def held_momentum(self) -> float | None:
@@ -193,6 +136,19 @@ class Memory(Codec):
         """The share of each mean that the buffers take up for the next step, as the movement of the weights."""
         return 0.0
 
+    @property
+    def largest_gain(self) -> float | None:
+        """The largest multiple of a mean that the optimizer may be handed; None: it is handed the mean itself.
+
+        With one, `keep` returns the energy that the gain of later steps follows (`sparsewire.gain`).
+        """
+        return None
+
+    @property
+    def look_ahead(self) -> float:
+        """Nesterov's momentum, where the optimizer looks ahead by itself if it has a momentum of its own."""
+        return 0.0
+
     @abstractmethod
     def total(self, state: State, x: Array) -> Array:
         """The compensated gradient, which the selection sees. Reads only, and returns an array of its own or x."""
@@ -202,7 +158,7 @@ class Memory(Codec):
         return select.choose(self.total(state, x), ctx)
 
     @abstractmethod
-    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
+    def keep(self, state: State, x: Array, feedback: Feedback) -> Energy | None:
         """Updates the buffers in place, after a step that is finite on all ranks: total = sent + what is kept."""
 
     def keep_dense(self, state: State, x: Array, mean: Array) -> None:
@@ -223,8 +179,9 @@ class LinearMemory(Memory):
     def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
         return select.pick_sum(self.terms(state), x, ctx)
 
-    def keep(self, state: State, x: Array, feedback: Feedback) -> None:
+    def keep(self, state: State, x: Array, feedback: Feedback) -> Energy | None:
         self.terms(state).keep(x, feedback)
+        return None
 
 
 class Exchange(Codec):

@@ -116,3 +116,8 @@ class Gathered(Outcome):
             some = np.flatnonzero(rows.any(axis=1)).astype(kernels.index_dtype(self.sent.size))
             return self.sent.like(some, rows[some].reshape(-1))
         return self.sent.like(*combine(self._parts, self._rule))
+
+    def mean_parts(self) -> tuple[Sequence[Sparse], float]:
+        if self._mean is not None or self._rule != "all":
+            return super().mean_parts()
+        return self._parts, 1 / len(self._parts)

@@ -90,6 +90,10 @@ class Outcome(ABC):
     def mean_sparse(self) -> Sparse:
         """The mean where any rank sent something, in the domain of the scheme's transform."""
 
+    def mean_parts(self) -> tuple[Sequence[Sparse], float]:
+        """What the sum of which, times the number, is the mean: not added up where it need not be."""
+        return [self.mean_sparse()], 1.0
+
     def arrived(self) -> Array | None:
         """Which entries of `sent` are in the mean, where some are not because a rank keeps them; None for all."""
         return None

@@ -27,6 +27,7 @@ class GMC(LinearMemory):
     wire_id = 4
     buffers = ("residual",)
     remembers_dense = True
+    follows_rate = False
 
     momentum: float = 0.9
 

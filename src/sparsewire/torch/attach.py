@@ -53,7 +53,7 @@ def attach(
         pairs such as `dgc_schedule` gives, which do not go below the scheme's own ratio; None or beyond the last pair:
         that ratio.
     optimizer: checked against the scheme's memory, as exactly one of the two may hold the momentum. SGD stays as it is
-        (with memory=dgc or gmc); Adam's β1 is 0 within its steps for parameters that travel sparse.
+        (with memory=dgc, gmc or gain); Adam's β1 is 0 within its steps for parameters that travel sparse.
     follow_rate: what waits to be sent moves the weights as far as it would have done, whatever the optimizer's learning
         rate is when it is sent; for SGD with memory=residual or dgc.
     clip_norm: clips each rank's gradient to clip_norm/√ranks before what was not sent is added, as DGC does; the

@@ -12,7 +12,7 @@ computed; after a compressed one on the courier's thread, once DDP has its gradi
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from ..auto import Auto, Pilot, Sample, Steered, Times, measure_link, probe, sur
 from ..auto.pilot import PROBE_SECONDS
 from ..comm.torch import translate
 from ..errors import CommError, InputError
+from ..momentum import left_behind
 from ..schedule import SchemeSchedule, Settings
 from ..statefile import reading
 from ..transform import Fourier
@@ -74,7 +75,7 @@ class AutoLink(Link):
         self._engine = group.comm if on_host else group.comm.beside(hook.group)  # which knows the accelerator
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
         self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
-        needs = settings.schedule.scheme.memory.remembers_dense, settings.clip_norm, settings.on_step
+        needs = _remembers(settings, names.values()), settings.clip_norm, settings.on_step
         told = np.array([float(any(needs))])  # an averager in dense steps, too; on_step may be one rank's alone
         self._free = not group.comm.all_reduce(told, "max").item()
         self._nbytes = 0
@@ -261,6 +262,12 @@ class AutoLink(Link):
             nbytes = self.pilot.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
             self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
+
+
+def _remembers(settings: Settings, names: Iterable[str]) -> bool:
+    """Whether dense steps go through the buffers of any parameter."""
+    memory = settings.schedule.scheme.memory
+    return memory.remembers_dense and not all(map(left_behind(settings, memory), names))
 
 
 def _about(numel: int) -> int:

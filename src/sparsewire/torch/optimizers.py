@@ -95,7 +95,8 @@ class Fit:
         self._after()  # a step that raised left its groups behind
         self._check()
         held = self._memory.held_momentum is not None  # in dense steps too
-        if held or (self._sparse_step() and self._memory.buffers):
+        needed = held or (self._sparse_step() and self._memory.buffers)
+        if needed and any(not self._change(group).items() <= group.items() for group in self._whole()):
             self._groups = self.optimizer.param_groups
             self.optimizer.param_groups = [part for group in self._groups for part in self._parts(group)]
 
@@ -108,11 +109,16 @@ class Fit:
 
     def _parts(self, group: Group) -> list[Group]:
         """Parameters that travel sparse with the settings that suit them, and the others as they are."""
-        change = {"betas": (0.0, group["betas"][1])} if "betas" in group else {"nesterov": False}
         sparse = [parameter for parameter in group["params"] if self._travels_sparse(parameter)]
         others = [parameter for parameter in group["params"] if not self._travels_sparse(parameter)]
-        parts = [{**group, **change, "params": sparse}, {**group, "params": others}]
+        parts = [{**group, **self._change(group), "params": sparse}, {**group, "params": others}]
         return [part for part in parts if part["params"]]
+
+    def _change(self, group: Group) -> Group:
+        """No first moment; no look-ahead, unless the memory leaves that to the optimizer."""
+        if "betas" in group:
+            return {"betas": (0.0, group["betas"][1])}
+        return {"nesterov": group["nesterov"] and self._memory.look_ahead > 0}
 
     def _travels_sparse(self, parameter: torch.Tensor) -> bool:
         """A sparse (COO) gradient is sent whole, so its momentum is the optimizer's."""
@@ -149,7 +155,8 @@ def _check_sgd(group: Group, memory: Memory) -> None:
         raise InputError(f"memory={memory} does not go with dampening={group['dampening']:g}; set dampening=0")
     nesterov = getattr(memory, "nesterov", False)
     if momentum and bool(group["nesterov"]) != nesterov:
-        other = f"dgc(momentum={held:g}, nesterov={str(bool(group['nesterov'])).lower()})"
+        name = memory.id if hasattr(memory, "nesterov") else "dgc"
+        other = f"{name}(momentum={held:g}, nesterov={str(bool(group['nesterov'])).lower()})"
         raise InputError(
             f"SGD has nesterov={group['nesterov']}, memory={memory} has not the same; write memory={other}"
         )

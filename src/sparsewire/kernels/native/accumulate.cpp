@@ -6,33 +6,14 @@
 #endif
 
 #include <algorithm>
-#include <variant>
 
-#include "entries.hpp"
+#include "parts.hpp"
 
 namespace sparsewire {
 namespace {
 
 constexpr size_t kBlock = size_t{1} << 14;
 constexpr size_t kCacheBytes = size_t{1} << 24;  // a larger output would not stay in cache anyway
-
-template <class T, class Index>
-struct Part {
-  In<Index> indices;
-  In<T> values;
-};
-template <class T>
-using AnyPart = std::variant<Part<T, int32_t>, Part<T, int64_t>>;
-
-// Adds the entries below `end`, from entry `at` on, to a block that starts at `begin`; returns the first entry left.
-template <class T, class Index>
-size_t add_until(T* block, size_t begin, size_t end, const Part<T, Index>& part, T scale, size_t at) {
-  const Index* indices = part.indices.data();
-  const T* values = part.values.data();
-  const size_t n = part.indices.size();
-  for (; at < n && static_cast<size_t>(indices[at]) < end; ++at) block[indices[at] - begin] += values[at] * scale;
-  return at;
-}
 
 // Writing around the cache saves reading the destination first.
 void copy_past_cache(void* to, const void* from, size_t bytes) {
@@ -51,45 +32,21 @@ template <class T>
 void accumulate_range(T* out, size_t begin, size_t end, const std::vector<AnyPart<T>>& parts, T scale, bool around,
                       size_t* cursors) {
   alignas(64) T apart[kBlock];
-  for (size_t p = 0; p < parts.size(); ++p)
-    cursors[p] = std::visit([&](const auto& part) { return first_from(part.indices.data(), part.indices.size(), begin); }, parts[p]);
+  seek_parts(parts, begin, cursors);
   for (size_t at = begin; at < end; at += kBlock) {
     const size_t stop = std::min(end, at + kBlock), bytes = (stop - at) * sizeof(T);
     T* block = around ? apart : out + at;
     std::memset(block, 0, bytes);
-    for (size_t p = 0; p < parts.size(); ++p) {
-      const auto add = [&](const auto& part) { return add_until(block, at, stop, part, scale, cursors[p]); };
-      cursors[p] = std::visit(add, parts[p]);
-    }
+    add_parts(block, at, stop, parts, scale, cursors);
     if (around) copy_past_cache(out + at, apart, bytes);
   }
 }
 
 template <class T>
-AnyPart<T> to_part(nb::handle item) {
-  nb::tuple pair;
-  Part<T, int32_t> narrow;
-  Part<T, int64_t> wide;
-  if (nb::try_cast(item, pair, false) && pair.size() == 2) {
-    if (nb::try_cast(pair[0], narrow.indices, false) && nb::try_cast(pair[1], narrow.values, false)) return narrow;
-    if (nb::try_cast(pair[0], wide.indices, false) && nb::try_cast(pair[1], wide.values, false)) return wide;
-  }
-  throw nb::type_error("a part is a tuple of int32 or int64 indices and values of the output's type, both contiguous");
-}
-
-template <class T>
 void accumulate(const InOut<T>& out, const nb::sequence& list, double factor, int threads) {
-  std::vector<AnyPart<T>> parts;
-  for (nb::handle item : list) parts.push_back(to_part<T>(item));
+  const std::vector<AnyPart<T>> parts = to_parts<T>(list);
   nb::gil_scoped_release release;
-  for (const auto& any : parts)
-    std::visit(
-        [&](const auto& part) {
-          require(part.indices.size() == part.values.size(), "a part has as many indices as values");
-          require(fits(part.indices.data(), part.indices.size(), out.size()),
-                  "a part's indices must ascend and lie within the output");
-        },
-        any);
+  require_parts(parts, out.size());
   const bool around = out.size() * sizeof(T) > kCacheBytes && reinterpret_cast<uintptr_t>(out.data()) % 16 == 0;
   const size_t workers = std::clamp<size_t>(out.size() / kWorker, 1, std::max(1, threads));
   const size_t length = (out.size() / kBlock / workers + 1) * kBlock;

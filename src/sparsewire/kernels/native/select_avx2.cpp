@@ -89,6 +89,11 @@ AVX2 void advance(T* residual, T* velocity, T decay, T gain, const Motion<T>& mo
   advance_all(residual, velocity, decay, gain, motion, x, n);
 }
 
+template <class T>
+AVX2 double squares(T* residual, const T* x, size_t n) {
+  return add_squares(residual, x, n);
+}
+
 // For each set of lanes, which lane goes where to close the gaps.
 struct Orders {
   uint8_t lanes[256][kVector] = {};
@@ -155,10 +160,12 @@ AVX2 size_t filter_avx2(const int32_t* indices, const float* values, size_t n, i
 const Scans avx2_scans = {
     {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::scaled>},
      combine<float>,
-     advance<float>},
+     advance<float>,
+     squares<float>},
     {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::scaled>},
      combine<double>,
-     advance<double>},
+     advance<double>,
+     squares<double>},
     read,
 };
 

@@ -61,6 +61,11 @@ AVX512 void advance(T* residual, T* velocity, T decay, T gain, const Motion<T>& 
   advance_all(residual, velocity, decay, gain, motion, x, n);
 }
 
+template <class T>
+AVX512 double squares(T* residual, const T* x, size_t n) {
+  return add_squares(residual, x, n);
+}
+
 AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
 
 }  // namespace
@@ -68,10 +73,12 @@ AVX512 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(d
 const Scans avx512_scans = {
     {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::scaled>},
      combine<float>,
-     advance<float>},
+     advance<float>,
+     squares<float>},
     {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::scaled>},
      combine<double>,
-     advance<double>},
+     advance<double>,
+     squares<double>},
     read,
 };
 

@@ -50,6 +50,11 @@ void advance(T* residual, T* velocity, T decay, T gain, const Motion<T>& motion,
   advance_all(residual, velocity, decay, gain, motion, x, n);
 }
 
+template <class T>
+double squares(T* residual, const T* x, size_t n) {
+  return add_squares(residual, x, n);
+}
+
 uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, bytes); }
 
 }  // namespace
@@ -57,10 +62,12 @@ uint64_t read(const char* data, size_t bytes) { return read_all<Vector>(data, by
 const Scans plain_scans = {
     {{scan<float, Mode::list>, scan<float, Mode::sum>, scan<float, Mode::scaled>},
      combine<float>,
-     advance<float>},
+     advance<float>,
+     squares<float>},
     {{scan<double, Mode::list>, scan<double, Mode::sum>, scan<double, Mode::scaled>},
      combine<double>,
-     advance<double>},
+     advance<double>,
+     squares<double>},
     read,
 };
 

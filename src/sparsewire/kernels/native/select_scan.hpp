@@ -128,6 +128,39 @@ SPARSEWIRE_INLINE void advance_all(T* __restrict r, T* __restrict v, T decay, T 
   }
 }
 
+// Σ r² in float64, after r ← r + x where there is an x: in 16 lanes by index, which are added up in their order. So the
+// sum is the same in every instruction set.
+template <class T>
+SPARSEWIRE_INLINE double add_squares(T* __restrict r, const T* __restrict x, size_t n) {
+  constexpr size_t kEight = 8, kLanes = 2 * kEight;
+  typedef T V __attribute__((vector_size(kEight * sizeof(T))));
+  typedef double D __attribute__((vector_size(kEight * sizeof(double))));
+  D lanes[2] = {};
+  size_t at = 0;
+  for (; at + kLanes <= n; at += kLanes)
+    for (size_t half = 0; half < 2; ++half) {
+      T* place = r + at + half * kEight;
+      V sum;
+      std::memcpy(&sum, place, sizeof sum);
+      if (x) {
+        V more;
+        std::memcpy(&more, x + at + half * kEight, sizeof more);
+        sum += more;
+        std::memcpy(place, &sum, sizeof sum);
+      }
+      const D wide = __builtin_convertvector(sum, D);
+      lanes[half] += wide * wide;
+    }
+  for (size_t i = 0; at + i < n; ++i) {
+    if (x) r[at + i] += x[at + i];
+    const double wide = r[at + i];
+    lanes[i / kEight][i % kEight] += wide * wide;
+  }
+  double total = 0;
+  for (size_t i = 0; i < kLanes; ++i) total += lanes[i / kEight][i % kEight];
+  return total;
+}
+
 // Lists the entries of x[0 … n) (n ≤ kBlock<T>), or of the compensated gradient, that the cut lists, counting from
 // `first`; returns how many.
 template <class T>
@@ -140,6 +173,7 @@ struct Passes {
   Scan<T> scan[kModes];  // by Mode
   void (*combine)(const Terms<T>& terms, const T* x, size_t n, T* out);
   void (*advance)(T* residual, T* velocity, T decay, T gain, const Motion<T>& motion, const T* x, size_t n);
+  double (*squares)(T* residual, const T* x, size_t n);  // with x = nullptr the residual is only read
 };
 
 struct Scans {

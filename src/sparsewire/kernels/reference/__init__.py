@@ -40,7 +40,7 @@ from .dense import (
     topk,
     topk_sum,
 )
-from .energy import energy_count
+from .energy import compensate_mean, energy, energy_count
 from .frequency_table import frequency_table_decode, frequency_table_encode, frequency_table_resolution
 from .huffman import (
     HUFFMAN_MAX_LENGTH,

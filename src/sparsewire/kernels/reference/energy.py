@@ -1,13 +1,71 @@
-"""How many of the largest entries hold a wanted share of the energy."""
+"""Energies, Σ x² in float64: of an array, of what is sent of it, and how many entries hold a wanted share."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from .base import Array
-from .dense import magnitude_bits, magnitude_edge
+from .dense import magnitude_bits, magnitude_edge, scatter_add
+
+BLOCK_BYTES, LANES = 2048, 16
+
+
+def energy(x: Array, threads: int = 1) -> float:
+    """Σ x² in float64, the same whatever the threads; infinite where it is no number.
+
+    1. Of every 2048 bytes, the squares go to 16 lanes by index, and these are added up in their order.
+    2. The blocks' sums are added up in their order.
+    """
+    return _in_order(_block_energies(x))
+
+
+def _block_energies(x: Array) -> Array:
+    size = BLOCK_BYTES // x.dtype.itemsize
+    padded = np.zeros(-(-x.size // size) * size)
+    lanes = np.zeros((padded.size // size, LANES))
+    with np.errstate(all="ignore"):
+        padded[: x.size] = np.square(x.astype(np.float64))
+        for row in padded.reshape(-1, size // LANES, LANES).swapaxes(0, 1):
+            lanes += row
+        return np.add.accumulate(lanes, axis=1)[:, -1]
+
+
+def _in_order(blocks: Array) -> float:
+    """A sum from the first number to the last; infinite where it is no number."""
+    with np.errstate(all="ignore"):
+        total = float(np.add.accumulate(np.append(0.0, blocks))[-1])
+    return total if math.isfinite(total) else math.inf
+
+
+def compensate_mean(
+    residual: Array, x: Array, indices: Array, sent: Array, parts: Sequence[tuple[Array, Array]], scale: float,
+    threads: int = 1,
+) -> tuple[float, float]:  # fmt: skip
+    """What is kept of a step: residual ← residual + x − what was sent + scale · Σ parts; in place.
+
+    Returned are the energy (Σ of squares, see `energy`) of residual + x, and of its entries that were sent.
+    """
+    if residual.size != x.size:
+        raise ValueError("the residual and x differ in size")
+    with np.errstate(all="ignore"):
+        total = residual + x
+        energies = energy(total), _energy_at(total, indices)
+        scatter_add(total, indices, sent, -1.0)
+        for places, values in parts:
+            scatter_add(total, places, values, scale)
+    residual[:] = total
+    return energies
+
+
+def _energy_at(x: Array, indices: Array) -> float:
+    """The energy of some entries: added up in their order within a block, then block by block."""
+    size = BLOCK_BYTES // x.dtype.itemsize
+    if indices.size and not 0 <= indices[0] <= indices[-1] < x.size:
+        raise ValueError("the entries do not fit x")
+    return _in_order(np.bincount(indices // size, np.square(x[indices].astype(np.float64)), -(-x.size // size)))
 
 
 def energy_count(x: Array, share: float) -> int:
@@ -21,13 +79,13 @@ def energy_count(x: Array, share: float) -> int:
     bits = magnitude_bits(x)
     if not x.size or int(bits.max()) >= magnitude_edge(np.inf, x.dtype):
         return -1 if x.size else 0
-    energy = _scaled(x) ** 2
+    energies = _scaled(x) ** 2
     bins = (bits >> bits.dtype.type(np.finfo(x.dtype).nmant - 7)).astype(np.int64)
-    lanes = np.bincount(2 * bins + np.arange(x.size) % 2, weights=energy, minlength=2 * int(bins.max()) + 2)
+    lanes = np.bincount(2 * bins + np.arange(x.size) % 2, weights=energies, minlength=2 * int(bins.max()) + 2)
     below = np.add.accumulate(np.append(0.0, lanes[::2] + lanes[1::2]))
     allowed = share * float(below[-1])
     whole = int(np.count_nonzero(below[1:] <= allowed))
-    inside = np.sort(energy[bins == whole])
+    inside = np.sort(energies[bins == whole])
     running = np.add.accumulate(np.append(below[whole], inside))[1:]
     return x.size - int(np.count_nonzero(bins < whole)) - int(np.count_nonzero(running <= allowed))
 
