@@ -21,7 +21,7 @@ test-old-torch:
 	test -x $(OLD)/bin/python || python3 -m venv $(OLD)
 	$(OLD)/bin/python -m pip install -q 'torch==$(OLD_TORCH)' 'numpy<2.1'
 	$(OLD)/bin/python -m pip install -q '.[zstd]' pytest pytest-timeout hypothesis ml_dtypes
-	$(OLD)/bin/python -m pytest tests/test_torch*.py tests/test_local*.py tests/test_comm*.py tests/test_nodes.py tests/test_dcp.py
+	$(OLD)/bin/python -m pytest tests/torch tests/comm tests/training/test_local*.py tests/training/test_nodes.py
 
 lint: $(READY)
 	$(VENV)/bin/ruff check src tests benchmarks examples

@@ -35,7 +35,7 @@ import sparsewire as sw
 from sparsewire.lab.arguments import count, share
 from sparsewire.lab.tables import table
 from sparsewire.lab.tasks.task import MOMENTUM, Task
-from sparsewire.schedule import SchemeSchedule, Settings, falling_ratio
+from sparsewire.training.schedule import SchemeSchedule, Settings, falling_ratio
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from typing import Any
 
 from interleaved import PLAIN, guarded, time_arms
 
-from sparsewire.auto import read_auto
 from sparsewire.lab import measure
 from sparsewire.lab.arguments import UNLIMITED, add_json, count
 from sparsewire.lab.net.launch import Event, launch_ranks
 from sparsewire.lab.net.network import Network
 from sparsewire.lab.tables import number, publish, table
 from sparsewire.lab.tasks.workloads import MODELS, WORKLOADS
+from sparsewire.planning.auto import read_auto
 
 AUTO, DENSE = "auto", "dense"
 FIRST = 20  # steps of auto that are not counted

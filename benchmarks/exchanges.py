@@ -1,8 +1,8 @@
 """What each exchange costs in accuracy, and its bytes: `benchmarks/exchanges.py --data FOLDER --tasks ncf mnist …`.
 
 Four ranks are threads of this process, which train as described in training.py. Bytes are those that a rank sends over
-its wire, by the rules of sparsewire.cost.volume: an all_gather takes (ranks − 1) × message, an all_reduce 2 (ranks −
-1)/ranks × array.
+its wire, by the rules of sparsewire.planning.cost.volume: an all_gather takes (ranks − 1) × message, an all_reduce
+2 (ranks − 1)/ranks × array.
 
 ncf, lstm_sparse   gradients of embeddings are sparse; all their rows are sent, in one of these ways. The other weights
                    travel dense under every rule and are not in "MB a rank" but "beside it".
@@ -43,15 +43,15 @@ from torch import nn
 from training import RANKS, Comparison, Row
 
 import sparsewire as sw
-from sparsewire.cost.volume import all_reduce
+from sparsewire.core.sparse import Sparse, elements
 from sparsewire.kernels import Array
 from sparsewire.lab.tables import table
 from sparsewire.lab.tasks.ratings import embedded
 from sparsewire.lab.tasks.scores import HIGHER
 from sparsewire.lab.tasks.task import Task
-from sparsewire.schedule import SchemeSchedule, Settings
-from sparsewire.sparse import Sparse, elements
+from sparsewire.planning.cost.volume import all_reduce
 from sparsewire.torch.prune import find_masks
+from sparsewire.training.schedule import SchemeSchedule, Settings
 
 
 class Cell(training.Cell):

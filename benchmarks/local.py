@@ -30,13 +30,13 @@ from script import add_arguments, run_script
 from torch import nn
 
 import sparsewire as sw
-from sparsewire.averager import Averager
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.lab import measure
 from sparsewire.lab.tables import table
 from sparsewire.lab.tasks.task import Data, Part, Task, evaluate, loss_of
-from sparsewire.schedule import SchemeSchedule, Settings
 from sparsewire.torch import local_steps
+from sparsewire.training.averager import Averager
+from sparsewire.training.schedule import SchemeSchedule, Settings
 
 Row = dict[str, Any]
 TUNING_SEED = 0

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 import sparsewire as sw
-from sparsewire.contract import Context, Transform
+from sparsewire.codecs.contract import Context, Transform
+from sparsewire.codecs.values import RangeFloat
 from sparsewire.lab import measure
 from sparsewire.lab.tables import table
-from sparsewire.values import RangeFloat
 
 SHARES = (1, 5, 15)
 PUBLISHED = "superneurons(theta=0.85, bits=10)"

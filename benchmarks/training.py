@@ -23,19 +23,20 @@ import script
 import torch
 from torch import nn
 
-from sparsewire import Sparse, host
-from sparsewire.averager import Averager
+from sparsewire import Sparse
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.cost.volume import Tally
+from sparsewire.core import host
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.lab import measure
 from sparsewire.lab.curves import smooth
 from sparsewire.lab.tasks.scores import HIGHER, UNITS, shown
 from sparsewire.lab.tasks.task import Data, Part, Task, evaluate, loss_of
-from sparsewire.schedule import Settings
-from sparsewire.torch.bucket import to_coo
+from sparsewire.planning.cost.volume import Tally
+from sparsewire.torch.ddp.bucket import to_coo
 from sparsewire.torch.optimizers import fit_optimizer
+from sparsewire.training.averager import Averager
+from sparsewire.training.schedule import Settings
 
 RANKS, TUNING_SEED = 4, 0
 Row = dict[str, Any]

@@ -1,6 +1,7 @@
 """What every test shares: the hypothesis profile, and one quiet import of sparsewire.
 
-Warnings are errors here, and without the extension the import warns once: that belongs to tests/test_package.py.
+Warnings are errors here, and without the extension the import warns once: that belongs to
+tests/package/test_package.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, settings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", RuntimeWarning)
     import sparsewire
-    from sparsewire import registry
+    from sparsewire.codecs import registry
 
 from torch_pool import ranks  # noqa: F401
 

@@ -6,13 +6,13 @@
 array([ 0.,  3.,  0., -1.], dtype=float32)
 """
 
-from .codec import decode, encode, inspect
-from .compression import compress
-from .errors import FrameError, InputError, SchemeError, SparsewireError
-from .presets import list_codecs
-from .registry import register
-from .scheme import Scheme, scheme
-from .sparse import Sparse
+from sparsewire.codecs.presets import list_codecs
+from sparsewire.codecs.registry import register
+from sparsewire.codecs.scheme import Scheme, scheme
+from sparsewire.core.sparse import Sparse
+from sparsewire.errors import FrameError, InputError, SchemeError, SparsewireError
+from sparsewire.frames.codec import decode, encode, inspect
+from sparsewire.frames.compression import compress
 
 __version__ = "0.1.0"
 __all__ = [

@@ -13,10 +13,10 @@ from command_line import fails, run
 
 import sparsewire as sw
 from sparsewire.cli import main
-from sparsewire.cost import timing
+from sparsewire.codecs.registry import codecs
 from sparsewire.lab import measure, tables
 from sparsewire.lab.bench import kernels as bench_kernels
-from sparsewire.registry import codecs
+from sparsewire.planning.cost import timing
 
 
 @pytest.fixture

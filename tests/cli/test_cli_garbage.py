@@ -15,7 +15,7 @@ from command_line import fails, run
 from corpus import mutants, spectra
 
 import sparsewire as sw
-from sparsewire import wire
+from sparsewire.frames import wire
 
 SMALL = np.arange(20, dtype=np.float32)
 

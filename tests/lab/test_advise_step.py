@@ -14,14 +14,14 @@ import warm
 from command_line import fails, run
 
 from sparsewire.comm import run_ranks
-from sparsewire.cost.coded import Speeds
-from sparsewire.cost.model import Link
-from sparsewire.cost.step import Codecs, coding
 from sparsewire.errors import InputError
 from sparsewire.lab.advise import compute, cores
 from sparsewire.lab.advise import step as advise_step
 from sparsewire.lab.advise.risk import ADAM, SGD, TABLE, risk
 from sparsewire.lab.advise.step import HALF, PLAIN, Scene, candidates
+from sparsewire.planning.cost.coded import Speeds
+from sparsewire.planning.cost.model import Link
+from sparsewire.planning.cost.step import Codecs, coding
 
 SPEEDS = Speeds(3e-9, 3e-9, 2e-5, 5e-5, 1e-8, 1e-8, 2e-9, 2e-9, 1e-8, 1e-9, 0.0)
 PLANS = candidates([0.01], [])

@@ -10,18 +10,18 @@ import warm
 from command_line import fails, run
 from seen import colours
 
+from sparsewire.codecs.registry import codecs
 from sparsewire.comm import run_ranks
-from sparsewire.cost import volume
-from sparsewire.cost.coded import Coded, Speeds
-from sparsewire.cost.model import DISJOINT, IDENTICAL, MODELS, Cost, Link
-from sparsewire.cost.volume import Tally, Volume
 from sparsewire.lab import measure
 from sparsewire.lab.bench.exchange import command as bench_exchange
 from sparsewire.lab.bench.exchange import tables as exchange_tables
 from sparsewire.lab.bench.exchange.steps import DENSE, SUPPORTS, Workload, run_step
 from sparsewire.lab.net import ranks
 from sparsewire.lab.pictures import SERIES
-from sparsewire.registry import codecs
+from sparsewire.planning.cost import volume
+from sparsewire.planning.cost.coded import Coded, Speeds
+from sparsewire.planning.cost.model import DISJOINT, IDENTICAL, MODELS, Cost, Link
+from sparsewire.planning.cost.volume import Tally, Volume
 
 LOAD = Workload(200_000, 2000, "indices=rice | values=qsgd(bits=7)")
 EXCHANGES = [

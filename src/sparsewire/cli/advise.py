@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..lab.arguments import add_json, amount, count, latency, milliseconds, output_file, read_rate, share, whole
+from sparsewire.lab.arguments import (
+    add_json,
+    amount,
+    count,
+    latency,
+    milliseconds,
+    output_file,
+    read_rate,
+    share,
+    whole,
+)
+
 from .parsers import add, lab
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..lab.arguments import EXCHANGE_CODECS, add_json, count, latency, output_file, read_rate, share
+from sparsewire.lab.arguments import EXCHANGE_CODECS, add_json, count, latency, output_file, read_rate, share
+
 from .parsers import add, lab
 
 

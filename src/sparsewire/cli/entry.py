@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .. import __version__
-from ..errors import SparsewireError
+from sparsewire import __version__
+from sparsewire.errors import SparsewireError
+
 from .advise import add_advise
 from .bench import add_bench
 from .frames import add_frames

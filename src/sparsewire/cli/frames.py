@@ -15,15 +15,16 @@ from urllib.parse import quote
 
 import numpy as np
 
-from .. import codec
-from ..contract import text
-from ..errors import InputError, LimitExceeded, SparsewireError
-from ..kernels import Array
-from ..lab.arguments import add_json, count
-from ..lab.arrays import load_arrays
-from ..lab.tables import number, publish, table, write_file
-from ..scheme import Scheme, scheme
-from ..sparse import Sparse
+from sparsewire.codecs.contract import text
+from sparsewire.codecs.scheme import Scheme, scheme
+from sparsewire.core.sparse import Sparse
+from sparsewire.errors import InputError, LimitExceeded, SparsewireError
+from sparsewire.frames import codec
+from sparsewire.kernels import Array
+from sparsewire.lab.arguments import add_json, count
+from sparsewire.lab.arrays import load_arrays
+from sparsewire.lab.tables import number, publish, table, write_file
+
 from .parsers import add
 
 DEFAULT_SCHEME = "topk(1%)"

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..lab.arguments import (
+from sparsewire.lab.arguments import (
     DEMO_SCHEME,
     UNLIMITED,
     WORKLOAD_NAMES,
@@ -17,6 +17,7 @@ from ..lab.arguments import (
     read_rate,
     whole,
 )
+
 from .parsers import add, lab
 
 

@@ -7,12 +7,13 @@ import inspect
 from dataclasses import MISSING, fields
 from typing import Any
 
-from ..contract import SLOTS, Codec, text
-from ..errors import SchemeError
-from ..lab.arguments import add_json
-from ..lab.tables import publish, table
-from ..presets import PRESETS, local_settings
-from ..registry import codecs
+from sparsewire.codecs.contract import SLOTS, Codec, text
+from sparsewire.codecs.presets import PRESETS, local_settings
+from sparsewire.codecs.registry import codecs
+from sparsewire.errors import SchemeError
+from sparsewire.lab.arguments import add_json
+from sparsewire.lab.tables import publish, table
+
 from .parsers import add
 
 

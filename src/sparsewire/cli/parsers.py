@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import InputError
+from sparsewire.errors import InputError
 
 EXTRAS = {"torch": "torch", "matplotlib": "report", "jinja2": "report"}  # by package
 Command = Callable[[argparse.Namespace], int]

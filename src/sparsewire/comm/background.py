@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from ..errors import CommTimeout
+from sparsewire.errors import CommTimeout
 
 Result = TypeVar("Result")
 AT_EXIT = 2.0  # seconds that all threads together are given to end with the interpreter

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import CommArgumentError, CommError, CommMismatch
+from sparsewire.errors import CommArgumentError, CommError, CommMismatch
+
 from .buffers import OPS, Array, BFloat16Bits, Bytes, BytesLike, Combine, add_bfloat16, as_bytes
 from .checks import check_parts, check_peer, check_reducible, check_root
 from .pairs import Mailbox, peers_by_round

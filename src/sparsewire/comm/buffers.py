@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..sparse import from_bfloat16, to_bfloat16
+from sparsewire.core.sparse import from_bfloat16, to_bfloat16
 
 Array: TypeAlias = npt.NDArray[Any]
 Bytes: TypeAlias = npt.NDArray[np.uint8]

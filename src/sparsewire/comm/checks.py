@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..errors import CommArgumentError
+from sparsewire.errors import CommArgumentError
+
 from .buffers import DTYPES, OPS, Array, BytesLike
 
 

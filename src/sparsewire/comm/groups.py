@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ..errors import CommError, CommTimeout
+from sparsewire.errors import CommError, CommTimeout
+
 from .background import within
 
 MARGIN = 2.0  # seconds beyond a group's own limit: a store that is stopped or cut off answers no call at all

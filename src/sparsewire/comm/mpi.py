@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import CommArgumentError, CommError, CommTimeout
+from sparsewire.errors import CommArgumentError, CommError, CommTimeout
+
 from .base import Communicator
 from .buffers import Array, BFloat16Bits, Bytes, BytesLike, add_bfloat16, as_bytes
 from .checks import check_peer, check_reducible

@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import CommMismatch
+from sparsewire.errors import CommMismatch
+
 from .buffers import Bytes, BytesLike, as_bytes
 from .slots import SlotGather
 

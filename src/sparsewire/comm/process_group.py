@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ..errors import CommError
+from sparsewire.errors import CommError
 
 T = TypeVar("T")
 CPU = torch.device("cpu")

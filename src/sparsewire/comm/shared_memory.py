@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import CommMismatch
+from sparsewire.errors import CommMismatch
+
 from .base import Communicator
 from .buffers import Array, Bytes
 

@@ -7,7 +7,8 @@ from zlib import crc32
 
 import numpy as np
 
-from ..errors import CommMismatch
+from sparsewire.errors import CommMismatch
+
 from .buffers import Bytes, BytesLike, as_bytes
 
 HEADER = 8

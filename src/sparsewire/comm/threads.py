@@ -11,7 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from ..errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed, add_note
+from sparsewire.errors import CommArgumentError, CommError, CommMismatch, CommTimeout, PeerFailed, add_note
+
 from .base import Communicator
 from .buffers import OPS, Array, BFloat16Bits, Bytes, BytesLike, Combine, add_bfloat16, as_bytes
 from .checks import check_parts, check_peer, check_reducible, check_root

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..errors import CommError, CommTimeout
+from sparsewire.errors import CommError, CommTimeout
+
 from . import process_group
 from .base import Communicator
 from .buffers import Array, BFloat16Bits, Bytes, BytesLike, as_bytes

@@ -1,13 +1,14 @@
 """How ranks come to the mean."""
 
-from ..piece import Piece
+from sparsewire.frames.piece import Piece
+
 from .allgather import AllGather
 from .dense import average_dense
 from .mean import mean
-from .reduce_scatter import ReduceScatter
+from .reduce_scatter.exchange import ReduceScatter
 from .root import Root
-from .shared import Shared
-from .sketch import Sketch
+from .shared_support.exchange import Shared
+from .sketch.exchange import Sketch
 from .turn import Clock, Outcome, Turn
 
 __all__ = [

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import kernels
-from ..contract import Exchange
-from ..kernels import Array
-from ..kernels.scratch import scratch
-from ..piece import Piece
-from ..seal import Sealed
-from ..sparse import Sparse, work_dtype
-from ..wire import pack_message
+from sparsewire import kernels
+from sparsewire.codecs.contract import Exchange
+from sparsewire.core.sparse import Sparse, work_dtype
+from sparsewire.frames.piece import Piece
+from sparsewire.frames.seal import Sealed
+from sparsewire.frames.wire import pack_message
+from sparsewire.kernels import Array
+from sparsewire.kernels.scratch import scratch
+
 from .combine import RULES, combine, combine_into
 from .messages import gather, read
 from .turn import Outcome, Turn

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .. import kernels
-from ..kernels import Array
-from ..sparse import Sparse, elements
+from sparsewire import kernels
+from sparsewire.core.sparse import Sparse, elements
+from sparsewire.kernels import Array
 
 RULES = ("all", "senders", "sqrt")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..comm import Communicator
-from ..kernels import Array
+from sparsewire.comm import Communicator
+from sparsewire.kernels import Array
 
 
 def average_dense(arrays: Sequence[Array], comm: Communicator) -> bool:

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import host
-from ..codec import piece_of
-from ..comm import Communicator
-from ..compression import Buffers
-from ..contract import Exchange
-from ..errors import InputError
-from ..scheme import Spec, scheme
-from ..sparse import Sparse
+from sparsewire.codecs.contract import Exchange
+from sparsewire.codecs.scheme import Spec, scheme
+from sparsewire.comm import Communicator
+from sparsewire.core import host
+from sparsewire.core.sparse import Sparse
+from sparsewire.errors import InputError
+from sparsewire.frames.codec import piece_of
+from sparsewire.frames.compression import Buffers
+
 from .allgather import AllGather
 from .turn import Turn
 

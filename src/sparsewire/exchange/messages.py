@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..codec import decode_parsed, decode_support
-from ..comm import Communicator
-from ..errors import FrameError, PeerError
-from ..kernels import Array
-from ..piece import Piece
-from ..scheme import from_record
-from ..seal import Selection
-from ..sparse import Sparse
-from ..transform import Identity
-from ..wire import Frame, unpack_message
+from sparsewire.codecs.scheme import from_record
+from sparsewire.codecs.transform import Identity
+from sparsewire.comm import Communicator
+from sparsewire.core.sparse import Sparse
+from sparsewire.errors import FrameError, PeerError
+from sparsewire.frames.codec import decode_parsed, decode_support
+from sparsewire.frames.piece import Piece
+from sparsewire.frames.seal import Selection
+from sparsewire.frames.wire import Frame, unpack_message
+from sparsewire.kernels import Array
 
 Entries = Sparse | Selection  # what tells this rank's width and transform
 NEVER_SENT = "it failed before it could send"

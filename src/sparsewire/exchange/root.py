@@ -13,21 +13,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .. import kernels
-from ..comm import Communicator
-from ..contract import Context, Exchange
-from ..errors import FrameError, InputError, PeerError
-from ..indices import Best
-from ..kernels import Array
-from ..piece import Piece
-from ..scheme import Scheme
-from ..seal import Selection, seal
-from ..sparse import Sparse, work_dtype
-from ..values.chain import Chain
-from ..values.deflate import Deflate
-from ..values.distinct import Distinct
-from ..values.raw import RawValues
-from ..wire import Frame, pack_message
+from sparsewire import kernels
+from sparsewire.codecs.contract import Context, Exchange
+from sparsewire.codecs.indices import Best
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.codecs.values.chain import Chain
+from sparsewire.codecs.values.deflate import Deflate
+from sparsewire.codecs.values.distinct import Distinct
+from sparsewire.codecs.values.raw import RawValues
+from sparsewire.comm import Communicator
+from sparsewire.core.sparse import Sparse, work_dtype
+from sparsewire.errors import FrameError, InputError, PeerError
+from sparsewire.frames.piece import Piece
+from sparsewire.frames.seal import Selection, seal
+from sparsewire.frames.wire import Frame, pack_message
+from sparsewire.kernels import Array
+
 from .combine import RULES, combine
 from .messages import FINITE, NEVER_SENT, SPOILED, check_notice, notice, read, read_frames
 from .turn import Meant, Outcome, Turn

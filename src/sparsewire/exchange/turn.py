@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..comm import Communicator
-from ..contract import Context
-from ..kernels import Array
-from ..piece import Piece, showing
-from ..scheme import Scheme
-from ..seal import Sealed, Selection
-from ..sparse import Sparse, held
+from sparsewire.codecs.contract import Context
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.comm import Communicator
+from sparsewire.core.sparse import Sparse, held
+from sparsewire.frames.piece import Piece, showing
+from sparsewire.frames.seal import Sealed, Selection
+from sparsewire.kernels import Array
+
 from .combine import combine_into
 
 

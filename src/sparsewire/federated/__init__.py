@@ -9,7 +9,8 @@
 ('anna',)
 """
 
-from ..errors import StaleBase, UpdateRefused
+from sparsewire.errors import StaleBase, UpdateRefused
+
 from .client import Client
 from .inbox import Limits
 from .round import Report

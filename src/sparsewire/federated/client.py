@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import kernels
-from ..contract import State
-from ..errors import FrameError, InputError, StaleBase
-from ..rng import derive_key
-from ..scheme import Scheme, Spec
-from ..sparse import Sparse
-from ..statefile import PathLike, copied, read_state, write_state
-from ..wire import Data
+from sparsewire import kernels
+from sparsewire.codecs.contract import State
+from sparsewire.codecs.scheme import Scheme, Spec
+from sparsewire.core.rng import derive_key
+from sparsewire.core.sparse import Sparse
+from sparsewire.core.statefile import PathLike, copied, read_state, write_state
+from sparsewire.errors import FrameError, InputError, StaleBase
+from sparsewire.frames.wire import Data
+
 from .coding import Coder, open_patch, open_weights
 from .envelope import MODEL, PATCH, Down, Up, unpack_down, unpack_model, unpack_rounds
 from .model import DIGEST_SIZE, PLAIN_BELOW, Facts, Model, Tensor, Weights, framed, tensors_of

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..codec import decode_parsed
-from ..compression import Alone
-from ..contract import State
-from ..errors import HeaderError, SchemeError
-from ..kernels import Array
-from ..piece import Piece
-from ..scheme import Scheme, Spec, scheme
-from ..seal import Sealed
-from ..sparse import Sparse, work_dtype
-from ..wire import Data, Frame, pack_message, unpack_message
+from sparsewire.codecs.contract import State
+from sparsewire.codecs.scheme import Scheme, Spec, scheme
+from sparsewire.core.sparse import Sparse, work_dtype
+from sparsewire.errors import HeaderError, SchemeError
+from sparsewire.frames.codec import decode_parsed
+from sparsewire.frames.compression import Alone
+from sparsewire.frames.piece import Piece
+from sparsewire.frames.seal import Sealed
+from sparsewire.frames.wire import Data, Frame, pack_message, unpack_message
+from sparsewire.kernels import Array
+
 from .model import Model, Tensor, framed
 
 WHOLE = scheme("topk(100%) | indices=best | values=raw | memory=none")  # every number, for the model itself

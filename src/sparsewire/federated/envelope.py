@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..binary import Reader, text, varint
-from ..errors import HeaderError, InputError, LimitExceeded
-from ..wire import DOWN_MAGIC, UP_MAGIC, VERSION, Data, checked, with_checksum
+from sparsewire.core.binary import Reader, text, varint
+from sparsewire.errors import HeaderError, InputError, LimitExceeded
+from sparsewire.frames.wire import DOWN_MAGIC, UP_MAGIC, VERSION, Data, checked, with_checksum
+
 from .model import DIGEST_SIZE, MOST_DIMENSIONS, MOST_NAME, MOST_TENSORS, STORED, Tensor
 
 MODEL, ROUNDS, PATCH = range(3)

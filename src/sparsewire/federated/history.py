@@ -9,10 +9,11 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from ..kernels import Array
-from ..scheme import Scheme
-from ..sparse import Sparse, elements, merged
-from ..wire import unpack_message
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.core.sparse import Sparse, elements, merged
+from sparsewire.frames.wire import unpack_message
+from sparsewire.kernels import Array
+
 from .coding import Coder, pack_patch, pack_weights
 from .envelope import MODEL, PATCH, ROUNDS, Down, pack_model, pack_rounds
 from .model import ITEM_SIZES, Model

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import kernels
-from ..errors import FrameError, InputError, UpdateRefused
-from ..sparse import Sparse
-from ..wire import Data
+from sparsewire import kernels
+from sparsewire.core.sparse import Sparse
+from sparsewire.errors import FrameError, InputError, UpdateRefused
+from sparsewire.frames.wire import Data
+
 from .coding import Coder
 from .envelope import Up, unpack_up
 from .model import MOST_WHOLE, Model, norm

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import host, kernels
-from ..errors import InputError
-from ..kernels import Array
-from ..sparse import DTYPES, Sparse, elements, held, is_shape, round_to, store, work_dtype
+from sparsewire import kernels
+from sparsewire.core import host
+from sparsewire.core.sparse import DTYPES, Sparse, elements, held, is_shape, round_to, store, work_dtype
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
 
 DIGEST_SIZE = 8
 PLAIN_BELOW = 64  # elements: smaller tensors are not compressed

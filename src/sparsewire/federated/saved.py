@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..contract import State
-from ..errors import InputError
-from ..schedule import is_whole
-from ..sparse import work_dtype
+from sparsewire.codecs.contract import State
+from sparsewire.core.sparse import work_dtype
+from sparsewire.errors import InputError
+from sparsewire.training.schedule import is_whole
+
 from .coding import Coder
 from .history import History
 from .model import Tensor

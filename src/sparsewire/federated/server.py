@@ -20,14 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import kernels
-from ..errors import InputError, UpdateRefused
-from ..outer import OuterSpec, outer_rule
-from ..presets import local_settings
-from ..schedule import is_whole
-from ..scheme import Spec
-from ..statefile import PathLike, copied, read_state, write_state
-from ..wire import Data
+from sparsewire import kernels
+from sparsewire.codecs.presets import local_settings
+from sparsewire.codecs.scheme import Spec
+from sparsewire.core.statefile import PathLike, copied, read_state, write_state
+from sparsewire.errors import InputError, UpdateRefused
+from sparsewire.frames.wire import Data
+from sparsewire.training.local.outer import OuterSpec, outer_rule
+from sparsewire.training.schedule import is_whole
+
 from .coding import Coder
 from .history import History
 from .inbox import ENOUGH, Inbox, Limits, Update

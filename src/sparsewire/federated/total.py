@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import kernels
-from ..errors import InputError
-from ..exchange.combine import RULES
-from ..kernels import Array
-from ..registry import nearest
-from ..sparse import Sparse, elements, work_dtype
+from sparsewire import kernels
+from sparsewire.codecs.registry import nearest
+from sparsewire.core.sparse import Sparse, elements, work_dtype
+from sparsewire.errors import InputError
+from sparsewire.exchange.combine import RULES
+from sparsewire.kernels import Array
+
 from .coding import Coder
 from .model import Tensor
 

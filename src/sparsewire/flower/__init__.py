@@ -5,7 +5,8 @@ from importlib.util import find_spec
 if find_spec("flwr") is None:
     raise ImportError("sparsewire.flower needs Flower: pip install 'sparsewire[flower]'")
 
-from ..federated import Limits
+from sparsewire.federated import Limits
+
 from .client import make_mod, mod
 from .strategy import Compressed
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType
 
-from ..errors import InputError, StaleBase
-from ..federated import Client
-from ..federated.client import MAX_ELEMENTS
-from ..scheme import Spec
-from ..statefile import pack_state, unpack_state
+from sparsewire.codecs.scheme import Spec
+from sparsewire.core.statefile import pack_state, unpack_state
+from sparsewire.errors import InputError, StaleBase
+from sparsewire.federated import Client
+from sparsewire.federated.client import MAX_ELEMENTS
+
 from .records import STALE, Sealed, find_sealed, replaced, seal, to_record, to_weights
 
 App = Callable[[Message, Context], Message]

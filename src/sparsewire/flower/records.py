@@ -12,8 +12,8 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from ..errors import HeaderError
-from ..federated.model import Weights
+from sparsewire.errors import HeaderError
+from sparsewire.federated.model import Weights
 
 STYPE = "sparsewire"
 STALE = 7133  # code of a reply's error: the client is not where the server thinks, and needs all weights

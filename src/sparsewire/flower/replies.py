@@ -14,10 +14,11 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from ..errors import FrameError, UpdateRefused
-from ..federated import Server
-from ..federated.inbox import Update
-from ..federated.model import Model
+from sparsewire.errors import FrameError, UpdateRefused
+from sparsewire.federated import Server
+from sparsewire.federated.inbox import Update
+from sparsewire.federated.model import Model
+
 from .records import Sealed, find_sealed, replaced, to_record
 
 

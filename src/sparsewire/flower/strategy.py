@@ -12,13 +12,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
-from ..errors import InputError, UpdateRefused
-from ..federated import Limits, Report, Server
-from ..federated.coding import Coder
-from ..federated.inbox import Update
-from ..federated.model import PLAIN_BELOW, Weights
-from ..scheme import Spec
-from ..sparse import DTYPES
+from sparsewire.codecs.scheme import Spec
+from sparsewire.core.sparse import DTYPES
+from sparsewire.errors import InputError, UpdateRefused
+from sparsewire.federated import Limits, Report, Server
+from sparsewire.federated.coding import Coder
+from sparsewire.federated.inbox import Update
+from sparsewire.federated.model import PLAIN_BELOW, Weights
+
 from .records import STALE, replaced, seal, to_record, to_weights
 from .replies import cap_weights, odd_ones, read_reply, strategies, weight_key
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import host
-from ..errors import InputError, SparsewireError
-from ..kernels import Array
+from sparsewire.core import host
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.kernels import Array
 
 NPY, ZIP = b"\x93NUMPY", b"PK"
 UNKNOWN_TYPE = "has a number type that NumPy does not store; save x.astype('float32') instead"

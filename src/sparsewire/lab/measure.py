@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import kernels
-from ..cost.timing import Advance
-from ..cost.timing import Run as Run
-from ..cost.timing import interleaved as interleaved
-from ..cost.timing import least as least
-from ..cost.timing import noise as noise
-from ..cost.timing import share as share
-from ..cost.timing import uniform_indices as uniform_indices
-from ..errors import InputError, SparsewireError
+from sparsewire import kernels
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.planning.cost.timing import Advance
+from sparsewire.planning.cost.timing import Run as Run
+from sparsewire.planning.cost.timing import interleaved as interleaved
+from sparsewire.planning.cost.timing import least as least
+from sparsewire.planning.cost.timing import noise as noise
+from sparsewire.planning.cost.timing import share as share
+from sparsewire.planning.cost.timing import uniform_indices as uniform_indices
+
 from .bar import Bar
 
 

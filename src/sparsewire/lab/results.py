@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from sparsewire.errors import InputError
+
 from .tables import plain
 
 if sys.platform != "win32":

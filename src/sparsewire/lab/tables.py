@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import write_file
+from sparsewire.core.files import write_file
 
 NUMBER = re.compile(r"[-−]?\d(?!\d*\.[^\d])")  # how a number starts; `0.weight` is a name
 

@@ -7,16 +7,17 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError("sparsewire.torch needs PyTorch: pip install 'sparsewire[torch]'", name="torch") from None
 
-from ..auto import Auto
-from ..comm.groups import init_group
-from ..schedule import dgc_schedule, falling_ratio, theta_schedule, warmup_ratio
-from .attach import attach
+from sparsewire.comm.groups import init_group
+from sparsewire.planning.auto import Auto
+from sparsewire.training.schedule import dgc_schedule, falling_ratio, theta_schedule, warmup_ratio
+
 from .capture import Capture, capture
-from .checkpoint import deal, load, save
-from .dcp import load_dcp, save_dcp
-from .link import Link
-from .local import local_steps
-from .local_link import LocalLink
+from .checkpoint.dcp import load_dcp, save_dcp
+from .checkpoint.files import deal, load, save
+from .ddp.attach import attach
+from .ddp.link import Link
+from .local.link import LocalLink
+from .local.steps import local_steps
 from .prune import Pruned, prune
 
 __all__ = [

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..codec import Spec
-from ..errors import InputError
-from .attach import attach
-from .checkpoint import load, save
-from .link import Link
+from sparsewire.errors import InputError
+from sparsewire.frames.codec import Spec
+
+from .checkpoint.files import load, save
+from .ddp.attach import attach
+from .ddp.link import Link
 from .optimizers import only_optimizer
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..comm import Communicator
-from ..errors import CommMismatch, PeerFailed
-from ..schedule import Settings
+from sparsewire.comm import Communicator
+from sparsewire.errors import CommMismatch, PeerFailed
+from sparsewire.training.schedule import Settings
 
 CHANNEL = "attach"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..files import PathLike, write_file
-from ..kernels import Array
+from sparsewire.core.files import PathLike, write_file
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
+
 from .checks import named_parameters
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..codec import decode, encode
-from ..errors import InputError, SchemeError, SparsewireError
-from ..schedule import Ratios, SchemeSchedule, Settings, is_whole
-from ..scheme import Scheme, Spec
-from ..scheme import scheme as read_scheme
+from sparsewire.codecs.scheme import Scheme, Spec
+from sparsewire.codecs.scheme import scheme as read_scheme
+from sparsewire.errors import InputError, SchemeError, SparsewireError
+from sparsewire.frames.codec import decode, encode
+from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
 
 Exclude = Iterable[str] | Callable[[str, torch.nn.Parameter], bool]
 COMPILED = "_orig_mod"  # what torch.compile calls the module that it wraps

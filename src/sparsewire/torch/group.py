@@ -7,10 +7,11 @@ import datetime
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ..comm import Communicator, background
-from ..comm.groups import drop, new_group
-from ..comm.torch import TorchCommunicator, translate
-from ..errors import CommError, PeerFailed
+from sparsewire.comm import Communicator, background
+from sparsewire.comm.groups import drop, new_group
+from sparsewire.comm.torch import TorchCommunicator, translate
+from sparsewire.errors import CommError, PeerFailed
+
 from .notes import Notes
 
 FAILED, LOST = "sparsewire-failed", "sparsewire-lost"  # who failed first, and why; a collective that the engine ended

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..codec import Spec
-from ..comm.torch import TorchCommunicator
-from ..errors import InputError
-from ..statefile import pack, reading, unpack
-from ..together import together
-from .attach import attach
-from .checkpoint import State, read_own
-from .link import Link
+from sparsewire.comm.torch import TorchCommunicator
+from sparsewire.core.statefile import pack, reading, unpack
+from sparsewire.errors import InputError
+from sparsewire.frames.codec import Spec
+from sparsewire.training.together import together
+
+from .checkpoint.files import State, read_own
+from .ddp.attach import attach
+from .ddp.link import Link
 from .optimizers import only_optimizer
 from .tensors import to_arrays, to_tensors
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..comm.background import within
-from ..errors import CommTimeout
+from sparsewire.comm.background import within
+from sparsewire.errors import CommTimeout
 
 LONGEST = 2000  # characters of a note
 PATIENCE = 1.0  # seconds that the store has to answer

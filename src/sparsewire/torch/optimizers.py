@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from ..contract import Memory
-from ..errors import AccuracyWarning, InputError
-from ..memory import NoMemory
-from ..schedule import Settings
+from sparsewire.codecs.contract import Memory
+from sparsewire.codecs.memory import NoMemory
+from sparsewire.errors import AccuracyWarning, InputError
+from sparsewire.training.schedule import Settings
 
 logger = logging.getLogger("sparsewire")
 Group = dict[str, Any]

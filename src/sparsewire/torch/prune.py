@@ -15,11 +15,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune as tools
 
-from ..errors import InputError
-from ..kernels import Array
-from ..mask import Found, Masks
-from ..presets import pruned_share
-from ..schedule import Settings
+from sparsewire.codecs.presets import pruned_share
+from sparsewire.core.mask import Found, Masks
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
+from sparsewire.training.schedule import Settings
+
 from .checks import Exclude, excluded, plain
 
 LAYERS = (

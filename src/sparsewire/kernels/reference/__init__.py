@@ -42,14 +42,7 @@ from .dense import (
 )
 from .energy import compensate_mean, energy, energy_count
 from .frequency_table import frequency_table_decode, frequency_table_encode, frequency_table_resolution
-from .huffman import (
-    HUFFMAN_MAX_LENGTH,
-    gap_symbols,
-    huffman_codes,
-    huffman_decode,
-    huffman_encode,
-    huffman_lengths,
-)
+from .huffman import HUFFMAN_MAX_LENGTH, gap_symbols, huffman_codes, huffman_decode, huffman_encode, huffman_lengths
 from .quantize import GOLDEN, dequantize, mix64, permute, quantize, random_bits
 from .quantizer_fit import quantizer_fit, two_level_fit
 from .range_float import lookup, range_float_encode, range_float_error

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...codec import decode, encode
-from ...kernels import Array
-from ...scheme import scheme
+from sparsewire.codecs.scheme import scheme
+from sparsewire.frames.codec import decode, encode
+from sparsewire.kernels import Array
+
 from ..bench.deepreduce import flat
 
 PER_OCTAVE = 64  # settings between one and its double

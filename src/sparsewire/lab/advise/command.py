@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
-from ...kernels import Array
-from ...schedule import Settings
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
+from sparsewire.training.schedule import Settings
+
 from .. import measure
 from ..arrays import load_gradients
 from ..tables import number, publish, table, write_file

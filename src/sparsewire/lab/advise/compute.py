@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ...cost.step import Compute, Part
-from ...errors import InputError
+from sparsewire.errors import InputError
+from sparsewire.planning.cost.step import Compute, Part
+
 from .. import measure
 from .live import is_distributed, make_live
 

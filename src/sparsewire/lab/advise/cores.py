@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...auto.trial import probe_size
-from ...comm import Communicator
-from ...cost.model import Link
-from ...nodes import kernel_name
+from sparsewire.comm import Communicator
+from sparsewire.planning.auto.trial import probe_size
+from sparsewire.planning.cost.model import Link
+from sparsewire.training.nodes.nodes import kernel_name
+
 from .. import measure
 
 SUMMED, CAST = 1 << 24, 1 << 22  # bytes of an all_reduce whose work is timed, at most; elements that are cast

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ... import kernels
-from ...contract import Context
-from ...kernels import Array
-from ...scheme import scheme
+from sparsewire import kernels
+from sparsewire.codecs.contract import Context
+from sparsewire.codecs.scheme import scheme
+from sparsewire.kernels import Array
+
 from ..bench.deepreduce import flat
 from ..measure import share, uniform_indices
 

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import InputError
-from ...kernels import Array
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
+
 from .. import measure
 from ..arrays import measurable
 
@@ -20,7 +21,7 @@ def live_gradients(spec: str, steps: int, skip: int) -> dict[str, Array]:
     """What `sparsewire.torch.capture` records of `steps` training steps, after `skip` that are not looked at."""
     if not measure.has("torch"):
         raise InputError("--live needs torch: pip install torch")
-    from ...torch import capture
+    from sparsewire.torch import capture
 
     model, step = make_live(spec)
     with capture(model, steps, skip=skip) as taken:

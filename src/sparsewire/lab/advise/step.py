@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ...auto import measure_link, read_auto, survey
-from ...comm import Communicator
-from ...comm.threads import Hub, ThreadCommunicator
-from ...cost.model import Link
-from ...cost.step import Codecs, Compute, coding, dense_bytes, dense_step, sparse_bytes, sparse_step
-from ...errors import InputError
-from ...scheme import Scheme, scheme
+from sparsewire.codecs.scheme import Scheme, scheme
+from sparsewire.comm import Communicator
+from sparsewire.comm.threads import Hub, ThreadCommunicator
+from sparsewire.errors import InputError
+from sparsewire.planning.auto import measure_link, read_auto, survey
+from sparsewire.planning.cost.model import Link
+from sparsewire.planning.cost.step import Codecs, Compute, coding, dense_bytes, dense_step, sparse_bytes, sparse_step
+
 from .. import measure
 from ..net.network import bits_per_second
 from ..tables import number, publish, table
@@ -106,7 +107,7 @@ def ranks() -> Iterator[Communicator]:
         raise InputError("several ranks need torch: pip install torch")
     import torch.distributed as dist
 
-    from ...comm import TorchCommunicator
+    from sparsewire.comm import TorchCommunicator
 
     dist.init_process_group("gloo")
     # A group of its own, which ends here with its threads: torch keeps the default one until the process has ended if

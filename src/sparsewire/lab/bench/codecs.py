@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ... import host, kernels
-from ...codec import bound_bits
-from ...contract import Context
-from ...errors import SchemeError, SparsewireError
-from ...kernels import Array
-from ...registry import codecs
-from ...scheme import scheme
+from sparsewire import kernels
+from sparsewire.codecs.contract import Context
+from sparsewire.codecs.registry import codecs
+from sparsewire.codecs.scheme import scheme
+from sparsewire.core import host
+from sparsewire.errors import SchemeError, SparsewireError
+from sparsewire.frames.codec import bound_bits
+from sparsewire.kernels import Array
+
 from .. import measure
 from ..arrays import load_gradients
 from ..measure import Advance

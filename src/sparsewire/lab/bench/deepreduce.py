@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import host, kernels
-from ...codec import decode, encode, inspect
-from ...contract import Context, IndexCodec
-from ...kernels import Array
-from ...scheme import scheme
+from sparsewire import kernels
+from sparsewire.codecs.contract import Context, IndexCodec
+from sparsewire.codecs.scheme import scheme
+from sparsewire.core import host
+from sparsewire.frames.codec import decode, encode, inspect
+from sparsewire.kernels import Array
+
 from .. import measure
 from ..arrays import load_gradients
 from ..tables import number, publish, table

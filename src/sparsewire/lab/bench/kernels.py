@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ... import kernels
-from ...codec import decode, encode
-from ...compression import compress
-from ...contract import Context
-from ...exchange import Piece
-from ...exchange.allgather import Gathered
-from ...exchange.sketch_table import Table
-from ...kernels import Array
-from ...scheme import scheme
-from ...sparse import Sparse, entries
+from sparsewire import kernels
+from sparsewire.codecs.contract import Context
+from sparsewire.codecs.scheme import scheme
+from sparsewire.core.sparse import Sparse, entries
+from sparsewire.exchange import Piece
+from sparsewire.exchange.allgather import Gathered
+from sparsewire.exchange.sketch.table import Table
+from sparsewire.frames.codec import decode, encode
+from sparsewire.frames.compression import compress
+from sparsewire.kernels import Array
+
 from .. import measure
 from ..measure import Run
 from ..tables import number, publish, table

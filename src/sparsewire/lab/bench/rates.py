@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from ...errors import SparsewireError
-from ...kernels import Array
-from ...scheme import scheme
+from sparsewire.codecs.scheme import scheme
+from sparsewire.errors import SparsewireError
+from sparsewire.kernels import Array
+
 from .. import measure
 from ..arrays import load_gradients
 from ..measure import Advance

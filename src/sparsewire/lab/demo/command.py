@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
-from ...memory import Residual
-from ...scheme import Scheme
-from ...scheme import scheme as read_scheme
+from sparsewire.codecs.memory import Residual
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.codecs.scheme import scheme as read_scheme
+from sparsewire.errors import InputError
+
 from .. import measure
 from ..arguments import DEMO_SCHEME
 from ..net.launch import Event, launch_ranks

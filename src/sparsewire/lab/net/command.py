@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ...errors import InputError, SparsewireError
+from sparsewire.errors import InputError, SparsewireError
+
 from ..arguments import UNLIMITED, Change
 from .commands import Commands
 from .network import Network, obstacle, rates_of

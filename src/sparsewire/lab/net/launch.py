@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...errors import SparsewireError
+from sparsewire.errors import SparsewireError
+
 from .ranks import TICK, Place, Rank, Ranks, threads
 from .stopping import Guard
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, SparsewireError
+from sparsewire.errors import InputError, SparsewireError
+
 from ..arguments import UNITS, UNLIMITED, read_rate
 from .ranks import Place
 from .stopping import Guard, new_mark, started

@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ...errors import InputError
+from sparsewire.errors import InputError
+
 from .. import measure, results
 from ..tables import write_file
 from .data import Run, group_runs

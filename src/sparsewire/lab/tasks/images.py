@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ...errors import InputError
+from sparsewire.errors import InputError
+
 from .. import measure
 from ..arrays import load_arrays
 from .task import Data, Part, mlp

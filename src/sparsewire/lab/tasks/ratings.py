@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...errors import InputError
-from ...kernels import Array
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
+
 from ..arrays import load_arrays
 from .task import Data, Part, Task
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ...errors import InputError
+from sparsewire.errors import InputError
+
 from .task import Data
 
 WINDOW = 32  # tokens

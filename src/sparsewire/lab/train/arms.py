@@ -11,9 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from ...torch import attach, falling_ratio, local_steps, prune
-from ...torch.link import Link
-from ...torch.local_link import LocalLink
+from sparsewire.torch import attach, falling_ratio, local_steps, prune
+from sparsewire.torch.ddp.link import Link
+from sparsewire.torch.local.link import LocalLink
+
 from ..net.worker import BYTES_RECEIVED, BYTES_SENT, wire_bytes
 from ..tasks.task import loss_of
 from .hooks import HOOKS

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
-from ...registry import nearest
+from sparsewire.codecs.registry import nearest
+from sparsewire.errors import InputError
+
 from ..arguments import UNLIMITED, read_rate
 from ..net.command import count_nodes
 from ..results import key_of

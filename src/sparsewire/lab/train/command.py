@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ... import __version__
-from ...errors import InputError, SparsewireError
+from sparsewire import __version__
+from sparsewire.errors import InputError, SparsewireError
+
 from .. import measure, results
 from ..net.command import check_rates, count_nodes, places_for
 from ..net.launch import Event, launch_ranks

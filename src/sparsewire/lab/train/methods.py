@@ -13,13 +13,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...auto import read_auto
-from ...contract import SLOTS
-from ...errors import InputError, SchemeError
-from ...presets import PRESETS
-from ...registry import codecs, nearest
-from ...scheme import scheme
-from ...torch import attach, local_steps
+from sparsewire.codecs.contract import SLOTS
+from sparsewire.codecs.presets import PRESETS
+from sparsewire.codecs.registry import codecs, nearest
+from sparsewire.codecs.scheme import scheme
+from sparsewire.errors import InputError, SchemeError
+from sparsewire.planning.auto import read_auto
+from sparsewire.torch import attach, local_steps
+
 from .hooks import HOOKS
 
 PLAIN, LOCAL, AUTO = "ddp", "local:", "auto"

@@ -15,21 +15,22 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ....comm import Communicator, run_ranks
-from ....cost.coded import Coded, Speeds
-from ....cost.model import IDENTICAL, Cost, Link, Load, predict
-from ....cost.volume import Tally, Volume
-from ....errors import InputError
-from ....registry import codecs
-from ....scheme import Scheme
-from ... import measure
-from ...arguments import UNLIMITED
-from ...measure import Advance, Run
-from ...net.launch import launch_ranks
-from ...net.network import Network, bits_per_second, burst, obstacle
-from ...net.ranks import Place
-from ...net.stopping import stoppable
-from ...tables import publish
+from sparsewire.codecs.registry import codecs
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.comm import Communicator, run_ranks
+from sparsewire.errors import InputError
+from sparsewire.lab import measure
+from sparsewire.lab.arguments import UNLIMITED
+from sparsewire.lab.measure import Advance, Run
+from sparsewire.lab.net.launch import launch_ranks
+from sparsewire.lab.net.network import Network, bits_per_second, burst, obstacle
+from sparsewire.lab.net.ranks import Place
+from sparsewire.lab.net.stopping import stoppable
+from sparsewire.lab.tables import publish
+from sparsewire.planning.cost.coded import Coded, Speeds
+from sparsewire.planning.cost.model import IDENTICAL, Cost, Link, Load, predict
+from sparsewire.planning.cost.volume import Tally, Volume
+
 from . import tables as exchange_tables
 from .steps import DENSE, SUPPORTS, Workload, run_step
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from ....comm import Communicator, TorchCommunicator
-from ....kernels import Array
-from ....scheme import Scheme
-from ...net.worker import Worker, wire_bytes
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.comm import Communicator, TorchCommunicator
+from sparsewire.kernels import Array
+from sparsewire.lab.net.worker import Worker, wire_bytes
+
 from .steps import Workload, run_step
 
 WARMUP = 2  # steps: a channel of all_gather learns its size in the first

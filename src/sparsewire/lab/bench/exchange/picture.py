@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...pictures import MARKERS, SERIES, label_axes, new_figure, save_figure
+from sparsewire.lab.pictures import MARKERS, SERIES, label_axes, new_figure, save_figure
+
 from .steps import DENSE, SUPPORTS
 
 if TYPE_CHECKING:

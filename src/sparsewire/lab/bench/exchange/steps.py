@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....comm import Communicator
-from ....cost.model import DISJOINT, IDENTICAL
-from ....cost.timing import values
-from ....exchange import Clock, Piece, Turn, average_dense
-from ....kernels import Array
-from ....scheme import Scheme, scheme
+from sparsewire.codecs.scheme import Scheme, scheme
+from sparsewire.comm import Communicator
+from sparsewire.exchange import Clock, Piece, Turn, average_dense
+from sparsewire.kernels import Array
+from sparsewire.planning.cost.model import DISJOINT, IDENTICAL
+from sparsewire.planning.cost.timing import values
 
 DENSE = "dense all_reduce"
 SUPPORTS = (IDENTICAL, DISJOINT)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ... import measure
-from ...tables import number, table
+from sparsewire.lab import measure
+from sparsewire.lab.tables import number, table
+
 from .steps import DENSE
 
 Row = Mapping[str, Any]

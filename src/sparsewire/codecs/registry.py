@@ -1,0 +1,100 @@
+"""Slot and id → codec class. Built-in codecs are one line here; third parties add theirs by entry point.
+
+A package that declares
+
+    [project.entry-points."sparsewire.codecs"]
+    mycodec = "mypackage.mycodec:MyCodec"
+
+has `mycodec` in every scheme, once installed; `register` does the same at run time.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+from collections.abc import Iterable
+
+from sparsewire.errors import RegistryError, SchemeError, UnknownCodec
+
+from .contract import SLOTS, Codec
+
+# Where the built-in codecs are; a package is imported when a scheme first needs it.
+PACKAGES = {
+    "select": ("codecs.select", "TopK RandomK Threshold Nonzero OneSign ChunkTopK ErrorBudget"),
+    "transform": ("codecs.transform", "Identity Rows FFT DCT"),
+    "indices": ("codecs.indices", "RawIndices Bitmap RunLength Huffman EliasFano Rice Best Bloom Golomb"),
+    "values": (
+        "codecs.values",
+        "RawValues Half BFloat16 QSGD Deflate Zstd Quantile Entropy FitPoly FitDExp Mean SignMean Centroid RangeFloat "
+        "Ternary Distinct",
+    ),
+    "memory": ("codecs.memory", "NoMemory Residual DGC GMC Gain"),
+    "exchange": ("exchange", "AllGather Root ReduceScatter Sketch Shared"),
+}
+ENTRY_POINTS = "sparsewire.codecs"
+
+_added: dict[str, dict[str, type[Codec]]] = {slot: {} for slot in SLOTS}
+
+
+@functools.cache
+def _built_in(slot: str) -> dict[str, type[Codec]]:
+    package, names = PACKAGES[slot]
+    module = importlib.import_module(f"sparsewire.{package}")
+    return {codec.id: codec for codec in (getattr(module, name) for name in names.split())}
+
+
+@functools.cache
+def _load_entry_points() -> None:
+    from importlib.metadata import entry_points  # a tenth of what importing all of sparsewire takes
+
+    for entry in entry_points(group=ENTRY_POINTS):
+        register(entry.load())
+
+
+def register(codec: type[Codec]) -> type[Codec]:
+    """Adds a codec class under its slot and id; usable as a decorator. A taken id is an error."""
+    slot, name = getattr(codec, "slot", None), getattr(codec, "id", "")
+    if slot not in SLOTS or not (isinstance(name, str) and name.isidentifier()):
+        raise RegistryError(f"{codec!r} needs a slot out of {', '.join(SLOTS)} and an id that is a plain name")
+    if getattr(codec, "wire_id", 0):
+        raise RegistryError(f"{name}: wire ids are for built-in codecs; leave it 0 and the name travels")
+    taken = codecs(slot, load=False).get(name)
+    if taken is not None and taken is not codec:
+        raise RegistryError(f"{slot}={name} is already registered ({taken.__module__}.{taken.__qualname__})")
+    _added[slot][name] = codec
+    return codec
+
+
+def codecs(slot: str, load: bool = True) -> dict[str, type[Codec]]:
+    """All codecs of a slot by id."""
+    if load:
+        _load_entry_points()
+    return {**_built_in(slot), **_added[slot]}
+
+
+def find(slot: str, name: str) -> type[Codec]:
+    """The class behind a name in a scheme."""
+    found = codecs(slot).get(name)
+    if found is None:
+        raise SchemeError(f"{slot} has no {name!r}{nearest(name, codecs(slot))}")
+    return found
+
+
+def find_wire(slot: str, name: int | str) -> type[Codec]:
+    """The class behind a number (built in) or a name (third party) in a frame."""
+    if isinstance(name, str):
+        found = codecs(slot).get(name)
+    else:
+        found = next((codec for codec in _built_in(slot).values() if codec.wire_id == name), None)
+    if found is None:
+        raise UnknownCodec(f"the frame needs {slot} codec {name!r}, which is not installed here")
+    return found
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ ": did you mean …? (known: …)" for error messages."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    guess = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{guess} (known: {', '.join(known)})"

@@ -1,0 +1,49 @@
+"""`threshold`: every entry of at least a given magnitude, or of the magnitude that a sample says is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsewire import kernels
+from sparsewire.kernels import Array
+
+from ..contract import Context, Select
+
+SAMPLE = 65_536
+
+
+@dataclass(frozen=True)
+class Threshold(Select):
+    """Entries with |x| ≥ `value`; or about a `ratio` of them, by the magnitudes of a random sample.
+
+    Zeros are sent only where `value` is 0: one that is too small for the dtype counts as its smallest number.
+    """
+
+    id = "threshold"
+    wire_id = 3
+
+    value: float | None = None
+    ratio: float | None = None
+
+    def check(self) -> None:
+        self.expect((self.value is None) != (self.ratio is None), "give value or ratio, one of them")
+        self.expect(self.value is None or self.value >= 0, "value is at least 0")
+        self.expect(self.ratio is None or 0 < self.ratio <= 1, "ratio lies in 0 < ratio ≤ 1 (or 0% < … ≤ 100%)")
+
+    def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
+        edge = self._sampled(x, ctx) if self.value is None else kernels.magnitude_edge(self.value, x.dtype)
+        return kernels.threshold(x, edge, threads=kernels.threads)
+
+    def _sampled(self, x: Array, ctx: Context) -> int:
+        assert self.ratio is not None
+        if x.size == 0:
+            return 0
+        sample = x
+        if x.size > SAMPLE:
+            sample = x[kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)]
+        rank = min(sample.size - 1, int((1 - self.ratio) * sample.size))
+        edge = int(np.partition(kernels.magnitude_bits(sample), rank)[rank])
+        # Zeros are never wanted, however many there are; and NaN in the sample must not let nothing through.
+        return min(max(edge, 1), kernels.magnitude_edge(np.inf, x.dtype))

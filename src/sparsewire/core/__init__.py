@@ -1,0 +1,1 @@
+"""The one type that travels, `Sparse`, and small tools: varints, keys, masks, state files, tensors of frameworks."""

@@ -1,0 +1,154 @@
+"""What a rank tells the others of the slices of its tensors, round by round: their blocks, or why it failed.
+
+Whatever goes wrong on the way is held until all have heard of it: every rank makes the same calls, so nobody waits, and
+all raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from sparsewire import kernels
+from sparsewire.codecs.contract import Context
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.comm import Communicator
+from sparsewire.core.sparse import Sparse, elements, work_dtype
+from sparsewire.errors import PeerError
+from sparsewire.frames.piece import Piece
+from sparsewire.frames.seal import Selection
+from sparsewire.frames.wire import pack_message
+from sparsewire.kernels import Array
+
+from ..messages import FINITE, SPOILED, check_notice, notice, read
+from ..turn import Clock, Outcome, Turn
+from .blocks import Block, cut_up, whole
+
+
+class Tensor(NamedTuple):
+    """A piece, its selection and its slices."""
+
+    piece: Piece
+    selection: Selection
+    ctx: Context
+    scheme: Scheme
+    blocks: list[Block]
+
+
+class Shares:
+    """The slices of all tensors of one call on this rank. Slice j of each is rank j's."""
+
+    def __init__(self, comm: Communicator, channel: str, clock: Clock) -> None:
+        self.comm, self.channel, self.clock = comm, channel, clock
+        self.error: BaseException | None = None
+        self._tensors: list[Tensor] = []
+        self._digest = b""
+        self._finite = True
+
+    def select(self, pieces: Sequence[Piece], turn: Turn) -> None:
+        with self._held():
+            for piece in pieces:
+                selection, ctx = turn.select(piece)
+                blocks = cut_up(selection, ctx.numel, self.comm.size, piece.dtype)
+                self._tensors.append(Tensor(piece, selection, ctx, piece.scheme_for(turn.scheme), blocks))
+            kinds = [(one.piece.shape, one.piece.dtype, one.selection.width) for one in self._tensors]
+            self._digest = crc32(repr(kinds).encode()).to_bytes(4, "little")
+
+    def message(self, slices: Sequence[int]) -> bytes:
+        """These slices of all tensors, to be passed on; every slice goes once."""
+        if self.error is None:
+            with self._held(), self.clock("encode"):
+                frames = [block.seal(one.scheme, one.ctx).fields for one, block in self._blocks(slices)]
+                self._finite &= all(kernels.all_finite(block.sent.values) for _, block in self._blocks(slices))
+                return b"".join([FINITE if self._finite else SPOILED, self._digest, pack_message(frames)])
+        assert self.error is not None
+        return notice(self.error, self.comm.rank)
+
+    def take(self, message: bytes | memoryview, slices: Sequence[int], peer: int, given: Sequence[int]) -> None:
+        """These slices as a peer passed them on, with as many ranks' parts as the slices `given` to another had."""
+        if self.error is None:
+            with self._held(), self.clock("decode"):
+                parts = self._read(message, slices, peer)
+                ranks = [block.ranks for _, block in self._blocks(given)]
+                for (_, block), part, count in zip(self._blocks(slices), parts, ranks, strict=True):
+                    block.add(part, count)
+
+    def tell(self) -> tuple[bytes, list[memoryview]]:
+        """The own slice as it goes to all, and everyone's."""
+        mine = self.message([self.comm.rank])
+        with self.clock("exchange"):
+            return mine, self.comm.all_gather(mine, self.channel)
+
+    def gather(self) -> list[Outcome]:
+        """The means of all slices."""
+        mine, messages = self.tell()
+        if self.error is not None:
+            raise self.error
+        with self.clock("decode"):
+            if bytes(messages[self.comm.rank]) != mine:
+                raise PeerError(f"rank {self.comm.rank}: its message came back changed")
+            by_rank = [self._mean_of(message, rank) for rank, message in enumerate(messages)]
+        finite = all(message[:1] == FINITE for message in messages)
+        finite &= all(kernels.all_finite(part.work_values) for parts in by_rank for part in parts)
+        by_tensor = zip(self._tensors, zip(*by_rank, strict=True), strict=True)
+        return [_outcome(one, list(parts), finite) for one, parts in by_tensor]
+
+    def _mean_of(self, message: memoryview, rank: int) -> list[Sparse]:
+        if rank == self.comm.rank:
+            return [block.passed for _, block in self._blocks([rank])]
+        return self._read(message, [rank], rank)
+
+    def _read(self, message: bytes | memoryview, slices: Sequence[int], peer: int) -> list[Sparse]:
+        check_notice(message)
+        start = 1 + len(self._digest)
+        if len(message) and message[1:start] != self._digest:
+            raise PeerError(f"rank {peer}: its tensors have other shapes or dtypes than on rank {self.comm.rank}")
+        kinds = [(one.piece.name, block.kind) for one, block in self._blocks(slices)]
+        pieces = [Piece(name, kind, kind.shape, kind.dtype) for name, kind in kinds]
+        return read(memoryview(message)[start:], pieces, [kind for _, kind in kinds], peer)
+
+    def _blocks(self, slices: Sequence[int]) -> list[tuple[Tensor, Block]]:
+        return [(one, one.blocks[at]) for one in self._tensors for at in slices]
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """The first thing that goes wrong, until the others know."""
+        try:
+            yield
+        except BaseException as error:
+            self.error = self.error or error
+
+
+def _outcome(one: Tensor, means: list[Sparse], finite: bool) -> Outcome:
+    starts, dtype = [block.start for block in one.blocks], one.piece.dtype
+    sent = [block.sent for block in one.blocks]
+    return Scattered(
+        whole(one.selection, one.ctx.numel, starts, sent, work_dtype(dtype).name),
+        whole(one.selection, one.ctx.numel, starts, means, dtype),
+        finite,
+    )
+
+
+class Scattered(Outcome):
+    """This rank's part, and the mean as the owners of its slices coded it."""
+
+    def __init__(self, sent: Sparse, mean: Sparse, finite: bool) -> None:
+        self.sent, self.finite, self._mean = sent, finite, mean
+
+    def arrived(self) -> Array:
+        return np.isin(self.sent.indices, self._mean.indices, assume_unique=True)
+
+    def mean_into(self, out: Array) -> None:
+        with np.errstate(invalid="ignore"):
+            if self._mean.transform is None:
+                out[:] = 0
+                out[elements(self._mean.indices, self._mean.width)] = self._mean.work_values
+            else:
+                out[:] = self._mean.flat()
+
+    def mean_sparse(self) -> Sparse:
+        return self._mean

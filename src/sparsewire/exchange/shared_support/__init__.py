@@ -1,0 +1,5 @@
+"""One support for all ranks (ScaleCom, PacTrain): values travel without indices, by all_reduce."""
+
+from .exchange import Shared
+
+__all__ = ["Shared"]

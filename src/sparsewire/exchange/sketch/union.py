@@ -1,0 +1,184 @@
+"""Which entries any rank has, found in the way that moves the fewest bytes.
+
+1. Every rank tells in a note how large its coded supports and values are, and a digest of its supports. From the notes
+   all ranks choose alike:
+2. `same`: all supports are the same; nothing travels. `coded`: every rank's coded supports, in an all_gather; who
+   received them also knows each rank's own support. `bits`: one bit per entry that there could be, in an all_reduce.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+
+from sparsewire import kernels
+from sparsewire.comm import Communicator
+from sparsewire.core.sparse import Sparse, merged
+from sparsewire.errors import FrameError
+from sparsewire.frames.codec import decode_support
+from sparsewire.frames.piece import Piece
+from sparsewire.frames.seal import Sealed, Selection, is_ordered
+from sparsewire.frames.wire import Frame, pack_message
+from sparsewire.kernels import Array
+
+from ..messages import blaming, gather, own_dtype, parse
+from ..turn import Turn
+
+FIELDS, CHECKSUM, DIGEST = struct.Struct("<QQQ16s16s"), struct.Struct("<I"), 16
+
+
+def gathered(sizes: Sequence[int]) -> float:
+    """The bytes that a rank receives on average when messages of these sizes go from all to all."""
+    return (ranks(sizes) - 1) * sum(sizes) / len(sizes)
+
+
+def reduced(size: int, sizes: Sequence[object]) -> float:
+    """The bytes that a rank receives when an array of `size` bytes is summed over as many ranks as `sizes` has."""
+    return 2 * size * (ranks(sizes) - 1) / ranks(sizes)
+
+
+def ranks(sizes: Sequence[object]) -> int:
+    """One rank alone decides as two would."""
+    return max(2, len(sizes))
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a rank tells the others first: bytes of its coded supports and values, its numbers, and two digests."""
+
+    supports: int
+    values: int
+    numbers: int
+    facts: bytes  # of what must be the same on every rank
+    support: bytes
+
+    def pack(self) -> bytes:
+        body = FIELDS.pack(self.supports, self.values, self.numbers, self.facts, self.support)
+        return body + CHECKSUM.pack(zlib.crc32(body))
+
+    @classmethod
+    def read(cls, message: memoryview) -> Note:
+        if not len(message):
+            raise FrameError("it failed before it could send")
+        body = bytes(message[: FIELDS.size])
+        if len(message) != FIELDS.size + CHECKSUM.size or message[FIELDS.size :] != CHECKSUM.pack(zlib.crc32(body)):
+            raise FrameError("its note is damaged")
+        return cls(*FIELDS.unpack(body))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an exchange: what this rank selected of each piece, and the frames of that."""
+
+    pieces: Sequence[Piece]
+    turn: Turn
+    selections: Sequence[Selection]
+    sealed: Sequence[Sealed]
+    keys: Sequence[int]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], turn: Turn) -> Call:
+        offers = [turn.offer(piece) for piece in pieces]
+        keys = [piece.context(turn.scheme, turn.step, turn.seed, turn.comm.rank).key for piece in pieces]
+        return cls(pieces, turn, [selection for selection, _ in offers], [sealed for _, sealed in offers], keys)
+
+    @property
+    def own(self) -> list[Sparse]:
+        return [one.sent for one in self.sealed]
+
+    @property
+    def channel(self) -> str:
+        return self.turn.channel(self.pieces)
+
+    def note(self, settings: str) -> Note:
+        frames, support = [one.fields for one in self.sealed], blake2b(digest_size=DIGEST)
+        facts = [(frame.shape, frame.dtype, frame.width, key) for frame, key in zip(frames, self.keys, strict=True)]
+        for sent in self.own:
+            support.update(struct.pack("<Q", sent.count) + sent.indices.tobytes())
+        return Note(
+            sum(len(frame.indices) for frame in frames),
+            sum(len(frame.values) for frame in frames),
+            sum(frame.count * frame.width for frame in frames),
+            blake2b(repr((settings, facts)).encode(), digest_size=DIGEST).digest(),
+            support.digest(),
+        )
+
+
+def tell(note: Note, comm: Communicator, channel: str) -> list[Note]:
+    """Every rank's note; a rank that is about something else is a `PeerError`."""
+    notes = []
+    for rank, message in enumerate(gather(note.pack(), comm, channel)):
+        with blaming(rank):
+            notes.append(Note.read(message))
+            if notes[-1].facts != note.facts:
+                raise FrameError("other tensors, or another scheme, step or seed, than on this rank")
+    return notes
+
+
+@dataclass(frozen=True)
+class Union:
+    """The entries of each piece that any rank has; with each rank's frames of supports where those are known."""
+
+    entries: list[Array]
+    frames: list[list[Frame]] | None
+
+
+def way(notes: Sequence[Note], bits: int) -> str:
+    """How the union is found; `bits` is the size in bytes of one bit per entry that there could be."""
+    if len({note.support for note in notes}) == 1:
+        return "same"
+    return "bits" if reduced(bits, notes) < gathered([note.supports for note in notes]) else "coded"
+
+
+def size_of_bits(call: Call) -> int:
+    return sum(-(-sent.size // 8) for sent in call.own)
+
+
+def find(by: str, call: Call) -> Union:
+    """The union, by one of the ways."""
+    return {"same": _same, "coded": _coded, "bits": _bits}[by](call)
+
+
+def _same(call: Call) -> Union:
+    """Coded supports are the same as well, unless they are in an order that is each rank's own."""
+    alike = not any(is_ordered(call.turn.scheme, sent.width) for sent in call.own)
+    frames = [[one.fields for one in call.sealed]] * call.turn.comm.size
+    return Union([sent.indices for sent in call.own], frames if alike else None)
+
+
+def _coded(call: Call) -> Union:
+    comm, frames = call.turn.comm, []
+    mine = [replace(one.fields, values=b"") for one in call.sealed]
+    with call.turn.clock("exchange"):
+        messages = gather(pack_message(mine), comm, f"{call.channel} supports")
+    with call.turn.clock("decode"):
+        found: list[list[Array]] = []
+        for rank, message in enumerate(messages):
+            with blaming(rank):
+                frames.append([_kept(frame) for frame in parse(message, call.pieces, call.own, own_dtype)])
+                found.append([decode_support(frame) for frame in frames[-1]])
+        return Union([merged(supports) for supports in zip(*found, strict=True)], frames)
+
+
+def _kept(frame: Frame) -> Frame:
+    """A frame whose section of indices outlives the next collective."""
+    return replace(frame, indices=bytes(frame.indices))
+
+
+def _bits(call: Call) -> Union:
+    marks = [kernels.bitmap(sent.indices, sent.size) for sent in call.own]
+    with call.turn.clock("exchange"):
+        union = call.turn.comm.all_reduce(np.concatenate(marks), "bor")
+    with call.turn.clock("decode"):
+        ends = np.cumsum([mark.size for mark in marks])[:-1]
+        parts = zip(np.split(union, ends), call.own, strict=True)
+        return Union([_marked(part, sent.size) for part, sent in parts], None)
+
+
+def _marked(bits: Array, size: int) -> Array:
+    return kernels.from_bitmap(bits, size, int(np.count_nonzero(np.unpackbits(bits))))

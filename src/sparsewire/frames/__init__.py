@@ -1,0 +1,1 @@
+"""An array ⇄ a frame: one tensor selected, sealed, written and read back."""

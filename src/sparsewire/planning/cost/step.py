@@ -1,0 +1,143 @@
+"""Seconds of a training step: what is computed, and what an exchange adds to it beyond what it overlaps with backward.
+
+A step computes for `rest` seconds until its first bucket of gradients is ready, and exchanges each bucket as soon as it
+is ready and the one before has been exchanged:
+
+    end_i = max(end_{i−1}, ready_i) + exchange_i,    step = rest + end_last + what follows the last exchange
+
+What an exchange computes meanwhile delays the buckets that follow, unless there is a core to spare. A dense exchange is
+one all_reduce. A compressed one selects, encodes, exchanges and decodes; after the last of them memories are updated,
+means written, and what travels dense is reduced.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields, replace
+
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.errors import SchemeError
+from sparsewire.exchange import AllGather
+
+from . import volume
+from .coded import Speeds, coded
+from .model import DISJOINT, MODELS, Cost, Link, Load, predict
+from .timing import share
+
+NO_WORK = Speeds(*[0.0] * len(fields(Speeds)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A bucket: seconds after the first one when it is ready, its elements and its bytes."""
+
+    ready: float
+    numel: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A step without its exchange: seconds from the end of one to the next step's first bucket, and the buckets.
+
+    spare: how much of a core the rank has left while it computes, at most 1.
+    """
+
+    rest: float
+    parts: Sequence[Part]
+    spare: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        return self.rest + max((part.ready for part in self.parts), default=0.0)
+
+    @property
+    def numels(self) -> tuple[int, ...]:
+        return tuple(part.numel for part in self.parts)
+
+    @property
+    def numel(self) -> int:
+        return sum(self.numels)
+
+    def late(self) -> Compute:
+        """The same where nothing is exchanged before the last bucket is ready."""
+        last = max((part.ready for part in self.parts), default=0.0)
+        return replace(self, parts=[replace(part, ready=last) for part in self.parts])
+
+
+@dataclass(frozen=True)
+class Codecs:
+    """What a scheme costs on this machine: seconds per element until its message is made, and after the exchange; how
+    many times longer all of it takes with the other ranks at work; the share of entries that it selects."""
+
+    front: float
+    back: float
+    sharing: float
+    density: float
+    speeds: Speeds
+
+    @property
+    def numbers(self) -> list[float]:
+        return [self.front, self.back, self.sharing, self.density, *astuple(self.speeds)]
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> Codecs:
+        """From `numbers`, such as ranks agree on."""
+        front, back, sharing, density, *speeds = (float(number) for number in numbers)
+        return cls(front, back, sharing, density, Speeds(*speeds))
+
+    def seconds(self, numel: int) -> float:
+        """Of one rank's own work in a step."""
+        return self.sharing * (self.front + self.back) * numel
+
+
+def coding(plan: Scheme) -> Scheme:
+    """The scheme as far as its codecs cost: what differs in the exchange alone is tried once."""
+    return replace(plan, exchange=AllGather())
+
+
+def dense_step(compute: Compute, link: Link, size: int, work: float = 0.0) -> float:
+    """A step of plain DDP; adding up is in β, as it is measured by an all_reduce. `work`: seconds per element more."""
+    costs = [Cost(volume.all_reduce(part.nbytes, size)) for part in compute.parts]
+    return compute.rest + _chain(compute, costs, link, NO_WORK, work)
+
+
+def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, link: Link, size: int) -> float:
+    """A step compressed by a scheme."""
+    costs = _costs(plan, codecs.density, compute.numels, size)
+    small = Cost(volume.all_reduce(0.0, size)).seconds(link, NO_WORK, 0.0)
+    chain = _chain(compute, costs, link, codecs.speeds, codecs.front, codecs.sharing)
+    return compute.rest + chain + codecs.sharing * codecs.back * compute.numel + small
+
+
+def dense_bytes(compute: Compute, size: int) -> float:
+    """Bytes that a rank sends in a step of plain DDP."""
+    return sum(volume.all_reduce(part.nbytes, size).sent for part in compute.parts)
+
+
+def sparse_bytes(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> float:
+    """The same, compressed by a scheme."""
+    return sum(cost.volume.sent for cost in _costs(plan, codecs.density, compute.numels, size))
+
+
+@functools.lru_cache(maxsize=256)
+def _costs(plan: Scheme, density: float, numels: tuple[int, ...], size: int) -> list[Cost]:
+    """The exchange of each bucket; they are the same from step to step."""
+    sizes = coded(coding(plan))
+    found = [predict(plan, Load(numel, share(density, numel), DISJOINT, sizes), size) for numel in numels]
+    if None in found:
+        raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")
+    return [cost for cost in found if cost is not None]
+
+
+def _chain(
+    compute: Compute, costs: Sequence[Cost], link: Link, speeds: Speeds, front: float, sharing: float = 1.0
+) -> float:
+    """Seconds from the first bucket to the end of the last exchange; `front`: per element, before its message."""
+    end = late = 0.0
+    for part, cost in zip(compute.parts, costs, strict=True):
+        told = link, speeds, front * part.numel, sharing
+        end = max(end, part.ready + late) + cost.seconds(*told)
+        late += (1 - compute.spare) * cost.busy_seconds(*told)
+    return end

@@ -1,0 +1,1 @@
+"""Saving and resuming: files per rank, and torch.distributed.checkpoint."""

@@ -1,0 +1,1 @@
+"""Compression for `DistributedDataParallel`: attach, the hook, the communication thread."""

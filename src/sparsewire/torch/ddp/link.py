@@ -1,0 +1,226 @@
+"""`Link`: a model's connection to the other ranks: DDP's hook and the courier on top of an `Averager`.
+
+DDP hands over a bucket; on the courier's thread the averager exchanges it. After the last bucket of a step the averager
+finishes the step, the means are in the buckets, and DDP goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from sparsewire.codecs.transform import Fourier, computed_by
+from sparsewire.comm import Communicator
+from sparsewire.core.host import to_host
+from sparsewire.core.sparse import Sparse
+from sparsewire.core.statefile import reading
+from sparsewire.errors import InputError, add_note
+from sparsewire.kernels.scratch import Kept
+from sparsewire.training.averager import Averager
+from sparsewire.training.nodes.grid import Grid
+from sparsewire.training.schedule import Settings
+
+from ..group import GRACE, CourierGroup
+from ..optimizers import Fit
+from ..tensors import to_arrays, to_tensors
+from .bucket import Bucket, to_coo
+from .courier import Courier, Parcel
+from .hook import HookState
+
+logger = logging.getLogger("sparsewire")
+
+
+class Link:
+    """Made by `attach`; `stats()`, `state_dict()`, `detach()`; as a context manager it detaches at the end."""
+
+    def __init__(
+        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
+        fit: Fit | None = None, fourier: Fourier | None = None,
+    ) -> None:  # fmt: skip
+        self.comm: Communicator = group.comm
+        self.averager = Averager(group.comm, settings)
+        self._names, self._group, self._hook, self._fit = names, group, hook, fit
+        self._staging, self._fourier = Kept(), fourier
+        self._step: list[Parcel[Bucket]] = []
+        self._courier: Courier[Bucket] = Courier(self._work, self._fail, "sparsewire-courier")
+        hook.link = self
+        if fit is not None:
+            averager = self.averager  # not the link: the optimizer outlives it
+            fit.attach(lambda: averager.was_sparse)
+
+    # --- what users call ---
+
+    @property
+    def settings(self) -> Settings:
+        return self.averager.settings
+
+    @property
+    def step(self) -> int:
+        return self.averager.step
+
+    @property
+    def grid(self) -> Grid:
+        """Which ranks share a machine, where these average first."""
+        return self.averager.nodes.grid
+
+    @property
+    def attached(self) -> bool:
+        return self._hook.link is self
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
+        and seconds by stage on the courier's thread; with `nodes`, what of it went between machines."""
+        return self.averager.stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: tensors and plain types only. Every rank saves its own."""
+        return to_tensors(self.averager.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from this rank's saved state, whatever other ranks do. `sparsewire.torch.load` asks them, and deals
+        states out to another number of ranks."""
+        self.take_over(self.read_state(state))
+
+    def read_state(self, state: Mapping[str, Any]) -> Any:
+        """This rank's saved state, checked, as `take_over` needs it; the link stays as it is."""
+        with reading():
+            arrays = to_arrays(state)
+            self.averager.check_state(arrays)
+            self._check_sizes(arrays)
+        return self.averager.read_state(arrays)
+
+    def take_over(self, ready: Any) -> None:
+        """Goes on from what `read_state` gave."""
+        self.averager.take_over(ready)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the other ranks can be spoken to."""
+        return self.attached and self._courier.error is None
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes. Between steps, when nothing else is on its way; whoever fails tells the others."""
+        try:
+            return [bytes(part) for part in self.comm.all_gather(data, "state")]
+        except BaseException as error:
+            failed = self._courier.error = self._fail(error)
+            raise failed from None if failed is error else error
+
+    def detach(self, error: BaseException | None = None) -> None:
+        """Ends the courier; from now on the model's gradients are averaged dense, as without a link.
+
+        Every rank calls it, and waits for the others. With the error that ended its training a rank leaves at once, and
+        the others hear of that error; `with` does so by itself. Called in `on_step` it ends after this step.
+        """
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._hook.link is not self:
+            return
+        self._hook.link = None
+        if self._fit is not None:
+            self._fit.detach()
+        self._say_what_is_owed()
+        error = error or self._courier.error
+        if error is None:
+            self._courier.stop(self._group.close)
+        else:
+            self._group.tell(error)
+            self._courier.stop(self._group.leave, error, GRACE)
+
+    def _say_what_is_owed(self) -> None:
+        owed = self.averager.states.unsent()
+        if owed:
+            logger.info(
+                "detached with gradients of %d parameters not sent yet (%s, …); link.state_dict() still has them, "
+                "for load_state_dict of the next link",
+                len(owed),
+                owed[0],
+            )
+
+    def _fail(self, error: BaseException) -> BaseException:
+        """What the courier calls when its work fails."""
+        failed = self._group.fail(error)
+        peers = self.grid.peers(self.comm.rank)
+        where = "" if len(peers) == self.comm.size else f"; in an exchange, a rank is its place in {peers}"
+        add_note(failed, f"sparsewire: on rank {self.comm.rank}, at step {self.step}{where}")
+        return failed
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """What the hook calls, on autograd's thread."""
+        task = Bucket.of(bucket, self._names)
+        return self._courier.send(task, task.buffer, task.is_last)
+
+    def _check_sizes(self, state: Mapping[str, Any]) -> None:
+        sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for parameter, name in self._names.items()}
+        for name, buffers in state.get("buffers", {}).items():
+            for kept in buffers.values():
+                table = isinstance(kept, Mapping)
+                found = math.prod(kept["shape"]) if table else kept.size
+                due = self._part_size(sizes.get(name), int(kept["width"]) if table else None)
+                if due != found:
+                    raise InputError(f"the state has {found} numbers for {name!r}, the model {due}")
+        for name, mean in state.get("means", {}).items():
+            last, due = int(np.max(mean["indices"], initial=-1)), self._part_size(sizes.get(name), None)
+            if due is None or last >= due:
+                raise InputError(f"the state has a mean at {last} for {name!r}, the model {due} numbers")
+
+    def _part_size(self, size: int | None, width: int | None) -> int | None:
+        """Numbers that this rank keeps of a parameter; tables are cut between rows."""
+        if size is None:
+            return None
+        start, stop = self.grid.range(size, self.comm.rank, width)
+        return stop - start
+
+    # --- what the courier does ---
+
+    def _work(self, parcel: Parcel[Bucket]) -> None:
+        try:
+            with computed_by(self._fourier):
+                self._put(parcel)
+        except BaseException:
+            self._step = []
+            self.averager.abandon()
+            raise
+
+    def _put(self, parcel: Parcel[Bucket]) -> None:
+        bucket = parcel.task
+        self._step.append(parcel)
+        if bucket.is_sparse:
+            x = to_host(bucket.buffer)
+            assert isinstance(x, Sparse)
+            self.averager.put_sparse(bucket.slices[0].name, x)
+        else:
+            self.averager.put_buffers([bucket.as_buffer(self._staging)])
+        if bucket.is_last:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.averager.finish()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        parcels, self._step = self._step, []
+        # Only now: once DDP has its futures, the user may save or read what this step has left behind.
+        for parcel in parcels:
+            parcel.promise.set_result(self._result(parcel.task))
+
+    def _result(self, bucket: Bucket) -> torch.Tensor:
+        if not bucket.is_sparse:
+            return bucket.buffer
+        return to_coo(self.averager.sparse_means[bucket.slices[0].name], bucket.buffer)

@@ -1,0 +1,1 @@
+"""`local_steps` for a torch model."""

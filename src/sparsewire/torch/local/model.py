@@ -1,0 +1,146 @@
+"""A model trained by itself for some steps: its weights as flat arrays, and the optimizer's state beside them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from sparsewire.comm import Communicator
+from sparsewire.core.host import Dense, to_host, write_back
+from sparsewire.core.sparse import Sparse, elements
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
+
+from ..checks import named_parameters, plain
+
+MOMENTA = ("momentum_buffer", "exp_avg")  # of SGD and RMSprop; of Adam and its relatives
+
+
+class LocalModel:
+    """The parameters that the optimizer steps, and the model's floating-point buffers if they are to be averaged."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, buffers: bool) -> None:
+        self.optimizer: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise InputError(f"optimizer is a torch.optim.Optimizer, not {optimizer!r}")
+        if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+            raise InputError(
+                "the model is inside DistributedDataParallel, which averages gradients in every step: give the plain "
+                "module to local_steps and train that, or use attach"
+            )
+        self.parameters = _stepped(model, self.optimizer)
+        self._model, self.averaged = model, _averaged(model) if buffers else frozenset()
+        taking_part = self.tensors
+        everything = {**named_parameters(model), **_buffers(model)}
+        self.rest = {name: tensor for name, tensor in everything.items() if name not in taking_part}
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that takes part in meetings. Modules may put another tensor in a buffer's place: those are looked up."""
+        buffers = {name: tensor for name, tensor in _buffers(self._model).items() if name in self.averaged}
+        return {**self.parameters, **buffers}
+
+    def dtypes(self) -> dict[str, str]:
+        return {name: str(_real(tensor).dtype).removeprefix("torch.") for name, tensor in self.tensors.items()}
+
+    def read(self) -> dict[str, Array]:
+        """All weights, in their own memory where that is possible."""
+        return {name: _flat(tensor) for name, tensor in self.tensors.items()}
+
+    def write(self, weights: Mapping[str, Array]) -> None:
+        tensors = self.tensors
+        for name, array in weights.items():
+            write_back(_real(tensors[name]), array)
+
+    def rest_bytes(self) -> bytes:
+        """What takes no part in meetings."""
+        return b"".join(_bits(tensor).cpu().numpy().tobytes() for tensor in self.rest.values())
+
+    def take_rest(self, data: bytes) -> None:
+        start = 0
+        for tensor in self.rest.values():
+            bits = _bits(tensor)
+            theirs = torch.frombuffer(bytearray(data[start : start + bits.numel()]), dtype=torch.uint8)
+            tensor.detach().copy_(theirs.view(tensor.dtype).view(tensor.shape))
+            start += bits.numel()
+
+    def mask(self, sent: Mapping[str, Sparse]) -> None:
+        """Zeroes the optimizer's momentum where this rank has sent something."""
+        for name, part in sent.items():
+            where = torch.from_numpy(elements(part.indices, part.width)).long()
+            for key in MOMENTA:
+                momentum = self.optimizer.state.get(self.parameters[name], {}).get(key)
+                if momentum is not None:
+                    flat = _real(momentum)
+                    at = where.to(flat.device)
+                    flat.put_(at, torch.zeros(len(at), dtype=flat.dtype, device=flat.device))
+
+    def heal(self) -> None:
+        """An optimizer's state of a parameter that has become non-finite starts anew."""
+        for state in self.optimizer.state.values():
+            tensors = [kept for kept in state.values() if isinstance(kept, torch.Tensor) and kept.is_floating_point()]
+            if not all(bool(kept.isfinite().all()) for kept in tensors):
+                for kept in tensors:
+                    kept.zero_()
+
+
+def _stepped(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    named = named_parameters(model)
+    strangers = stepped - {id(parameter) for parameter in named.values()}
+    if strangers:
+        raise InputError(
+            f"the optimizer steps {len(strangers)} parameters that are not the model's, which would differ between "
+            "ranks: give local_steps a module that has all of them"
+        )
+    found = {name: one for name, one in named.items() if id(one) in stepped and one.requires_grad}
+    if not found:
+        raise InputError("the optimizer steps no parameter of the model; make it with model.parameters()")
+    return dict(found)
+
+
+def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {plain(name): buffer for name, buffer in model.named_buffers()}
+
+
+def _averaged(model: torch.nn.Module) -> frozenset[str]:
+    """Floating-point buffers that a checkpoint has: not masks of pruning or with -inf, nor tables only kept at hand."""
+    saved = {plain(name) for name in model.state_dict(keep_vars=True)}
+    masks = {name.removesuffix("_orig") + "_mask" for name in named_parameters(model) if name.endswith("_orig")}
+    return frozenset(
+        name
+        for name, buffer in _buffers(model).items()
+        if name in saved - masks and buffer.is_floating_point() and bool(buffer.isfinite().all())
+    )
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _flat(tensor: torch.Tensor) -> Array:
+    dense = to_host(_real(tensor))
+    assert isinstance(dense, Dense)
+    return dense.flat
+
+
+def share_rest(model: LocalModel, comm: Communicator, new: bool) -> None:
+    """What is not trained, such as frozen weights, becomes on ranks that are new what the first of the others has."""
+    mine = model.rest_bytes()
+    told = json.dumps([new, zlib.crc32(mine)]).encode()
+    heard = [json.loads(bytes(message)) for message in comm.all_gather(told, "rest")]
+    leader = next((rank for rank, (fresh, _) in enumerate(heard) if not fresh), 0)
+    late = [fresh and digest != heard[leader][1] for fresh, digest in heard]
+    if any(late):
+        theirs = comm.broadcast(mine if comm.rank == leader else None, leader)
+        if late[comm.rank]:
+            model.take_rest(theirs)

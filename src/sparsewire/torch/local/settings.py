@@ -1,0 +1,158 @@
+"""What `local_steps` is given, checked before anything is sent: a refusal names the setting and what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch.distributed as dist
+
+from sparsewire.codecs import presets
+from sparsewire.codecs.scheme import Scheme, Spec
+from sparsewire.codecs.scheme import scheme as read_scheme
+from sparsewire.comm import Communicator
+from sparsewire.errors import CommError, InputError, SchemeError
+from sparsewire.planning.auto import read_auto
+from sparsewire.training.local.lengths import Every, Lengths, split
+from sparsewire.training.local.outer import OuterSpec, outer_rule
+from sparsewire.training.local.rounds import Plan
+from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
+
+from ..checks import Exclude, is_positive, read_settings
+from ..group import CourierGroup, GivenGroup
+from .model import LocalModel
+
+OnRound = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """All that `local_steps` is told; None is what the preset says, or the default."""
+
+    scheme: Spec
+    every: Every | None
+    outer: OuterSpec | None
+    mean: str | None
+    mask_momentum: bool | None
+    dense_rounds: int
+    ratio_schedule: Ratios | None
+    dense_below: int
+    exclude: Exclude
+    buffers: str
+    fragments: int
+    overlap: int
+    mix: float
+    seed: int
+    on_round: OnRound | None
+    timeout: float | None
+
+    def read(self, model: LocalModel) -> tuple[Settings, Plan]:
+        """For the averager, and for the rounds."""
+        if read_auto(self.scheme) is not None:
+            raise InputError("local_steps has no auto: name a scheme or a preset; attach(model, 'auto') is for DDP")
+        told = presets.local_settings(self.scheme)
+        self._check()
+        every = self._told("every", told)
+        if every is None:
+            raise InputError("every is missing: how many optimizer steps a round has, e.g. every=10")
+        outer, mask = outer_rule(self._told("outer", told, "sgd")), bool(self._told("mask_momentum", told, False))
+        plan = Plan(Lengths(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
+        split({name: tensor.numel() for name, tensor in model.parameters.items()}, self.fragments)
+        return self._settings(model, told, plan), plan
+
+    def _told(self, name: str, preset: dict[str, Any], default: Any = None) -> Any:
+        given = getattr(self, name)
+        return preset.get(name, default) if given is None else given
+
+    def _settings(self, model: LocalModel, told: dict[str, Any], plan: Plan) -> Settings:
+        scheme = with_mean(read_scheme(self.scheme), self._told("mean", told))
+        if plan.keep_sent and not scheme.transform.is_identity:
+            raise InputError(
+                f"mask_momentum needs transform=identity: {scheme.transform} spreads what is sent over all entries"
+            )
+        parameters: Any = model.parameters
+        settings = read_settings(
+            parameters, scheme, "parameter", self.dense_below, self.exclude, self.dense_rounds, self.ratio_schedule,
+            None, self.seed, None, self.timeout, None,
+        )  # fmt: skip
+        schedule = replace_schedule(settings.schedule, self.fragments)
+        return replace(settings, schedule=schedule, dense_names=settings.dense_names | plan.plain)
+
+    def _check(self) -> None:
+        if not is_whole(self.dense_rounds) or self.dense_rounds < 0:
+            raise InputError(f"dense_rounds is a whole number of rounds, 0 or more, not {self.dense_rounds!r}")
+        if self.mask_momentum not in (None, True, False):
+            raise InputError(f"mask_momentum is True or False, not {self.mask_momentum!r}")
+        if self.on_round is not None and not callable(self.on_round):
+            raise InputError(f"on_round is a function of a dict, or None, not {self.on_round!r}")
+        if self.buffers not in ("mean", "keep"):
+            raise InputError(f"buffers is 'mean' or 'keep', not {self.buffers!r}")
+        if not is_whole(self.fragments) or self.fragments < 1:
+            raise InputError(f"fragments is a whole number, 1 or more, not {self.fragments!r}")
+        if not is_whole(self.overlap) or self.overlap < 0:
+            raise InputError(f"overlap is a whole number of steps, 0 or more, not {self.overlap!r}")
+        if isinstance(self.mix, bool) or not isinstance(self.mix, (int, float)) or not 0 <= self.mix <= 1:
+            raise InputError(f"mix lies in 0 … 1, not {self.mix!r}")
+
+    def agreed(self, plan: Plan) -> dict[str, Any]:
+        """What every rank must have the same, besides the averager's settings."""
+        return {
+            "every": str(plan.lengths),
+            "outer": str(plan.outer),
+            "mask_momentum": plan.keep_sent,
+            "dense_rounds": int(self.dense_rounds),
+            "buffers": self.buffers,
+            "fragments": int(plan.fragments),
+            "overlap": int(self.overlap),
+            "mix": float(self.mix),
+        }
+
+
+def with_mean(scheme: Scheme, mean: str | None) -> Scheme:
+    """The scheme with this rule of the mean in its exchange."""
+    if mean is None:
+        return scheme
+    if "mean" not in {item.name for item in fields(scheme.exchange)}:
+        raise SchemeError(f"exchange={scheme.exchange} has no setting mean; leave mean= out, or use exchange=allgather")
+    settings: dict[str, Any] = {"mean": mean}
+    return replace(scheme, exchange=replace(scheme.exchange, **settings))
+
+
+def replace_schedule(schedule: SchemeSchedule, fragments: int) -> SchemeSchedule:
+    """A schedule of rounds as one of meetings."""
+    if fragments == 1:
+        return schedule
+    ratios: Any = schedule.ratios
+    if callable(ratios):
+        stretched: Any = Stretched(ratios, fragments)
+    else:
+        stretched = None if ratios is None else [(until * fragments, ratio) for until, ratio in ratios]
+    return SchemeSchedule(schedule.scheme, schedule.warmup_steps * fragments, stretched)
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """A function of the round, asked at each meeting."""
+
+    ratios: Callable[[int], float | None]
+    fragments: int
+
+    def __call__(self, meeting: int) -> float | None:
+        return self.ratios(meeting // self.fragments)
+
+
+Group = CourierGroup | GivenGroup
+
+
+def open_group(group: dist.ProcessGroup | Communicator | None, timeout: float | None, call: str) -> Group:
+    """A process group gets one of its own beside it; a communicator is used as it is."""
+    if isinstance(group, Communicator):
+        if timeout is not None:
+            raise InputError("timeout= is for process groups; a communicator has a timeout of its own")
+        return GivenGroup(group)
+    if not dist.is_initialized():
+        raise CommError("torch.distributed has no process group: call init_process_group first, or pass group=")
+    own = group if group is not None else dist.group.WORLD
+    assert own is not None
+    return CourierGroup(own, timeout if is_positive(timeout) else None, call)

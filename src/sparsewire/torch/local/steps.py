@@ -1,0 +1,80 @@
+"""`local_steps`: ranks train alone and meet every H optimizer steps."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from sparsewire.codecs.scheme import Spec
+from sparsewire.comm import Communicator
+from sparsewire.training.local.lengths import Every
+from sparsewire.training.local.outer import OuterSpec
+from sparsewire.training.schedule import Ratios
+
+from ..agree import refuse
+from ..checks import Exclude
+from .link import LocalLink
+from .model import LocalModel
+from .settings import LocalSettings, OnRound, open_group
+
+
+def local_steps(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheme: Spec,
+    *,
+    every: Every | None = None,
+    outer: OuterSpec | None = None,
+    mean: str | None = None,
+    mask_momentum: bool | None = None,
+    dense_rounds: int = 0,
+    ratio_schedule: Ratios | None = None,
+    dense_below: int = 0,
+    exclude: Exclude = (),
+    buffers: str = "mean",
+    fragments: int = 1,
+    overlap: int = 0,
+    mix: float = 1.0,
+    seed: int = 0,
+    group: dist.ProcessGroup | Communicator | None = None,
+    on_round: OnRound | None = None,
+    timeout: float | None = None,
+) -> LocalLink:
+    """Lets every rank train alone; after `every` optimizer steps its weights' change is exchanged like a gradient.
+
+    The model is not wrapped in DDP, the loop stays as it is. Every rank calls it, with the same arguments. Weights that
+    differ are made those of rank 0 first.
+
+    scheme: how a change is compressed: string, dict or `Scheme`, or a preset that also says the next four settings.
+    every: optimizer steps in a round: a number, a function of the round, or (until_round, every) pairs. Steps that a
+        GradScaler skips do not count.
+    outer: the rule that moves the common weights by the mean change: "sgd(rate=1.0, momentum=0, nesterov=false)".
+    mean: what the sum of a coordinate is divided by: "all" ranks, its "senders", or "sqrt" of their product.
+    mask_momentum: the optimizer's momentum is zeroed at the coordinates that this rank has sent sparse.
+    dense_rounds: rounds at the beginning that are sent in full. ratio_schedule: as in `attach`, by rounds.
+    dense_below, exclude: as in `attach`; here small tensors are compressed, too, as rounds are rare.
+    buffers: "mean" averages floating-point buffers (BatchNorm's) in full at each meeting, "keep" leaves them alone.
+    fragments: the model is exchanged in so many parts, which take turns: meetings are every/fragments steps apart.
+    overlap: an exchange goes on during so many further steps; mix is how much of their progress is kept.
+    group: a process group (a group of the same ranks is made beside it) or a `Communicator`; None: the default group.
+    seed: for everything random. on_round: called after each meeting with a dict. timeout: seconds that a collective may
+        wait for a rank.
+
+    A setting that one rank refuses is an error on every rank, at once.
+    """
+    told = LocalSettings(
+        scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
+        fragments, overlap, mix, seed, on_round, timeout,
+    )  # fmt: skip
+    where = open_group(group, timeout, "local_steps")
+    try:
+        try:
+            inner = LocalModel(model, optimizer, buffers != "keep")
+            settings, plan = told.read(inner)
+        except Exception as error:
+            refuse(where.comm, error)
+            raise
+        return LocalLink(inner, where, told, settings, plan)
+    except BaseException:
+        where.leave()
+        raise

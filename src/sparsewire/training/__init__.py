@@ -1,0 +1,1 @@
+"""A training from step to step, for any framework: memories, schedules, layouts, nodes, local steps."""

@@ -1,0 +1,213 @@
+"""Which parts of a bucket travel compressed, and which dense.
+
+A bucket is a flat buffer of gradients. Parameters that are compressed form segments (one each, or as many as lie side
+by side); the others, too small or excluded, travel dense. Small ones that lie between compressed ones do not cut a
+segment: they are taken out and leave zeros behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sparsewire import kernels
+from sparsewire.core.sparse import Sparse, work_dtype
+from sparsewire.errors import InputError
+from sparsewire.exchange import Outcome
+from sparsewire.kernels import Array
+
+BLOCK = 2**16
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A parameter's place in its bucket, or that of a part of one: of `part_of` elements, after the first `skipped`."""
+
+    name: str
+    start: int
+    stop: int
+    part_of: int | None = None
+    skipped: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def whole(self) -> int:
+        """Elements of the parameter."""
+        return self.size if self.part_of is None else self.part_of
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Gradients side by side: `take` gives them flat in the work dtype, `write` takes the means.
+
+    A buffer in another dtype is converted at each `take`, so that no copy of it is held from `put` to `finish`.
+    """
+
+    slices: tuple[Slice, ...]
+    dtype: str
+    take: Callable[[], Array]
+    write: Callable[[Array], None] = lambda mean: None
+    copies: bool = False  # whether `take` gives a copy each time
+
+    @classmethod
+    def of(cls, name: str, x: Array, dtype: str) -> Buffer:
+        """One tensor, whose mean is written where it is."""
+        if x.ndim != 1 or x.dtype != work_dtype(dtype) or not x.flags.writeable:
+            raise InputError(f"{name!r}: a flat writable array of {work_dtype(dtype)} is needed for a {dtype} gradient")
+        return cls((Slice(name, 0, x.size),), dtype, lambda: x)
+
+    @property
+    def size(self) -> int:
+        return sum(item.size for item in self.slices)
+
+    def scaled(self, factor: float) -> Buffer:
+        """The same with its numbers multiplied."""
+        wide = np.float64(factor)  # float32 may not hold it
+        return self.changed(lambda numbers: np.multiply(numbers, wide, out=numbers, casting="same_kind"))
+
+    def changed(self, change: Callable[[Array], Any]) -> Buffer:
+        """The same with its numbers changed in place: at once, or at each `take` that gives a copy."""
+        if self.copies:
+
+            def take() -> Array:
+                numbers = self.take()
+                change(numbers)
+                return numbers
+
+            return replace(self, take=take)
+        change(self.read())
+        return self
+
+    def read(self) -> Array:
+        """The numbers, if there are as many as the parameters have."""
+        numbers = self.take()
+        if numbers.size != self.size:
+            raise InputError(f"a buffer of {numbers.size} numbers for parameters of {self.size} elements")
+        return numbers
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a bucket that is compressed as one tensor."""
+
+    members: tuple[Slice, ...]
+
+    @property
+    def name(self) -> str:
+        first, last = self.members[0].name, self.members[-1].name
+        return first if first == last else f"{first}…{last}"
+
+    @property
+    def start(self) -> int:
+        return self.members[0].start
+
+    @property
+    def stop(self) -> int:
+        return self.members[-1].stop
+
+    @property
+    def spans(self) -> list[tuple[str, int, int, int]]:
+        """Name, first place and last + 1 of each parameter within the segment; the elements before its part."""
+        return [(item.name, item.start - self.start, item.stop - self.start, item.skipped) for item in self.members]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A bucket's segments and dense slices; the same on every rank, as DDP's buckets are."""
+
+    segments: tuple[Segment, ...]
+    dense: tuple[Slice, ...]
+
+    def clear(self, numbers: Array) -> None:
+        """What travels dense leaves zeros behind where it lies between compressed parameters."""
+        for item in self.dense if self.segments else ():
+            numbers[item.start : item.stop] = 0
+
+
+@dataclass
+class Open:
+    """A buffer whose means are not yet written.
+
+    `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be. `unused`
+    are those of them without a gradient here: the buffer may be written to before the step ends, so it cannot be asked.
+    """
+
+    buffer: Buffer
+    layout: Layout
+    outcomes: list[Outcome]
+    dense: list[tuple[Slice, Array]]
+    unused: frozenset[str]
+    reduced: bool = False
+    finite: bool = True
+
+
+def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: int, by_bucket: bool) -> Layout:
+    """`dense_names` are excluded; what has fewer than `dense_below` elements is dense as well."""
+    dense = [item for item in slices if item.name in dense_names or item.whole < dense_below]
+    if not by_bucket:
+        return Layout(tuple(Segment((item,)) for item in slices if item not in dense), tuple(dense))
+    runs: list[list[Slice]] = [[]]
+    for item in slices:
+        if item.name in dense_names and item.whole >= dense_below:
+            runs.append([])
+        else:
+            runs[-1].append(item)
+    members = [tuple(item for item in run if item not in dense) for run in runs]
+    return Layout(tuple(Segment(some) for some in members if some), tuple(dense))
+
+
+def has_gradient(x: Array) -> bool:
+    """Whether anything of a parameter's gradient is not zero: DDP leaves zeros for a parameter that was not used."""
+    return bool(x[:64].any() or x.any())
+
+
+def without_gradient(items: Sequence[Slice], numbers: Array) -> frozenset[str]:
+    """The names of parameters whose gradient is zero throughout."""
+    return frozenset(item.name for item in items if not has_gradient(numbers[item.start : item.stop]))
+
+
+Part = Sequence[Buffer] | tuple[str, Sparse]
+
+
+def clipped(parts: Sequence[Part], most: float) -> list[Part]:
+    """Gradients, dense and sparse, whose norm together is at most `most`; they stay as they are if they are not finite.
+
+    The norm is largest · rest, of which neither overflows, as the norm itself may.
+    """
+    largest = max((_largest(array) for array in _arrays(parts)), default=0.0)
+    if not 0 < largest < math.inf:
+        return list(parts)
+    rest = math.sqrt(math.fsum(_energy(array, largest) for array in _arrays(parts)))
+    return [_scaled(part, most / largest / rest) for part in parts] if most / largest < rest else list(parts)
+
+
+def _scaled(part: Part, factor: float) -> Part:
+    if isinstance(part, tuple):
+        values = part[1].work_values
+        return part[0], part[1].like(part[1].indices, (values * np.float64(factor)).astype(values.dtype))
+    return [buffer.scaled(factor) for buffer in part]
+
+
+def _arrays(parts: Sequence[Part]) -> Iterator[Array]:
+    for part in parts:
+        yield from [part[1].work_values] if isinstance(part, tuple) else map(Buffer.read, part)
+
+
+def _largest(array: Array) -> float:
+    """The largest magnitude; infinite where a number is not finite."""
+    if not kernels.all_finite(array, threads=kernels.threads):
+        return math.inf
+    return max(float(array.max()), -float(array.min())) if array.size else 0.0
+
+
+def _energy(array: Array, unit: float) -> float:
+    """The sum of squares, in units, in float64: block by block, so that no second array of this size is made."""
+    blocks = (array[start : start + BLOCK].astype(np.float64) / unit for start in range(0, array.size, BLOCK))
+    return math.fsum(float(np.square(block).sum()) for block in blocks)

@@ -1,0 +1,179 @@
+"""One threshold for a whole model: its tensors compete for the entries of a step.
+
+A rank takes the K largest magnitudes of its compensated gradient over all compressed tensors together; ties go to the
+lowest place in the order of names. The K-th magnitude is known only when the last tensor has come, so:
+
+1. A tensor that comes is scanned, in one pass, for candidates: what reaches an edge somewhat below the last threshold.
+2. Whenever there are more than 2 K candidates, the K largest stay, and their least is the edge for what follows.
+3. After the last tensor the K largest candidates are the selection. The next edge is where there would have been 3 K.
+
+If there are fewer than K candidates, or no edge is known, all tensors are scanned after the last of them has come. So
+the edge decides how much is read, never what is selected; and candidates take the room of 6 K entries at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sparsewire import kernels
+from sparsewire.codecs.contract import Context, Select, Terms
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.exchange import Clock, Piece
+from sparsewire.kernels import Array
+
+from .layout import Open
+
+AIM = 3.0  # candidates for each entry that is chosen: fewer may not be enough, more take time
+START = 0.7  # of the threshold: the edge, where nothing tells how many would reach it
+ROOM = 4  # candidates of one tensor for each entry that is chosen in all
+Entries = tuple[Array, Array]  # ascending indices, and the values there
+Read = Callable[[Sequence[Open], Scheme], Iterable[Piece]]
+
+
+@dataclass(frozen=True)
+class Largest(Select):
+    """The `k` largest entries of those whose magnitude reaches `low`; ties go to the lowest index."""
+
+    id = "largest"
+
+    k: int
+    low: float
+
+    def pick(self, x: Array, ctx: Context) -> Entries:
+        edge = kernels.magnitude_edge(self.low, x.dtype)
+        return kernels.topk(x, min(self.k, x.size), edge, threads=kernels.threads)
+
+    def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> Entries:
+        edge = kernels.magnitude_edge(self.low, x.dtype)
+        count = min(self.k, x.size)
+        return kernels.topk_sum(terms.residual, x, count, terms.decay, terms.gain, edge, threads=kernels.threads)
+
+
+class Candidates:
+    """Of the tensors that were scanned, all entries that reach `low`, or at least the `most` largest of them."""
+
+    def __init__(self, most: int, low: float = 0.0) -> None:
+        self.most, self.low = most, low
+        self.size = self.seen = 0
+        self.entries: dict[str, Entries] = {}
+
+    def scan(self, piece: Piece, plan: Scheme) -> None:
+        """Takes a tensor's candidates; its buffers are only read."""
+        most = self.most * ROOM if self.low else self.most
+        found = piece.select(replace(plan, select=Largest(most, self.low)), piece.context(plan, 0, 0, 0))
+        self.entries[piece.name] = found.indices, found.values
+        self.size += found.indices.size
+        self.seen += found.indices.size
+        if self.size > 2 * self.most:
+            self.low = max(self.low, self.cut(self.most))
+
+    def cut(self, count: int) -> float:
+        """Keeps the `count` largest; the least magnitude of them."""
+        names = sorted(self.entries)
+        if not names:
+            return 0.0
+        places, largest = kernels.topk(np.concatenate([self.entries[name][1] for name in names]), count)
+        start = 0
+        for name in names:
+            indices, values = self.entries[name]
+            first, last = np.searchsorted(places, (start, start + indices.size))
+            mine = places[first:last] - start
+            self.entries[name] = indices[mine], values[mine]
+            start += indices.size
+        self.size = count
+        return _least(largest)
+
+
+def _least(values: Array) -> float:
+    """The least magnitude; infinite where all are NaN."""
+    if not values.size:
+        return 0.0
+    return float(np.fmin(np.abs(values[np.argmin(kernels.magnitude_bits(values))]), np.inf))
+
+
+class ModelSelect:
+    """What `select_per="model"` needs: in a step its candidates, then an edge for the next and the tensors' size.
+
+    The edge is in the loss's scale.
+    """
+
+    def __init__(self) -> None:
+        self.edge, self.size = 0.0, 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Ends a step."""
+        self._waiting: list[Sequence[Open]] = []
+        self._found: Candidates | None = None
+        self._come, self._next = 0, 0.0
+
+    def scan(self, opened: Sequence[Open], pieces: Iterable[Piece], plan: Scheme, clock: Clock) -> None:
+        """Buffers whose tensors have come: candidates are looked for, if there is an edge."""
+        self._waiting.append(opened)
+        if self._found is None and self.edge > 0:
+            self._found = Candidates(_count(plan, self.size), self.edge)
+        for piece in pieces:
+            self._come += int(piece.x.size)
+            if self._found is not None:
+                with clock("select"):
+                    self._found.scan(piece, plan)
+
+    def chosen(self, read: Read, plan: Scheme, clock: Clock) -> Iterator[tuple[Sequence[Open], list[Piece]]]:
+        """All that has come, call by call, with its part of the selection; `read` gives buffers' tensors again."""
+        if self._waiting:
+            entries = self._choose(read, plan, clock)
+        for opened in self._waiting:
+            yield opened, [replace(piece, chosen=entries[piece.name]) for piece in read(opened, plan)]
+
+    def _choose(self, read: Read, plan: Scheme, clock: Clock) -> dict[str, Entries]:
+        count, found = _count(plan, self._come), self._found
+        if found is None or min(found.most, found.size) < count:
+            found = Candidates(count)
+            with clock("select again"):
+                for opened in self._waiting:
+                    for piece in read(opened, plan):
+                        found.scan(piece, plan)
+        with clock("select"):
+            threshold = found.cut(count)
+        share = found.seen / max(count, 1) if found is self._found else None
+        self._next = _edge(threshold, self.edge, share)
+        return found.entries
+
+    def keep(self, finite: bool) -> None:
+        """After a finite step with a selection, the next one goes by it."""
+        if finite and self._waiting:
+            self.edge, self.size = self._next, self._come
+
+    def multiply(self, factor: float) -> None:
+        """Another scale of the loss."""
+        self.edge *= factor
+
+    def saved(self) -> dict[str, Any]:
+        return {"edge": self.edge, "size": self.size}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Takes over what `saved` gave: it saves work, and changes no result."""
+        edge = float(saved.get("edge", 0.0))
+        self.edge, self.size = edge if 0 <= edge < math.inf else 0.0, max(0, int(saved.get("size", 0)))
+
+
+def _edge(threshold: float, edge: float, share: float | None) -> float:
+    """Where there would have been AIM candidates for each that was chosen, if there were `share` of them at `edge`.
+
+    Taken as a power of the magnitude between that edge and the threshold, where their number is 1.
+    """
+    if share is None or not 0 < edge <= threshold:
+        return START * threshold
+    power = math.log(AIM) / math.log(max(share, math.sqrt(AIM)))
+    return threshold * min(max((edge / threshold) ** power, 0.05), 0.98)
+
+
+def _count(plan: Scheme, size: int) -> int:
+    count = plan.select.largest_of(size)
+    assert count is not None  # checked with the settings
+    return count

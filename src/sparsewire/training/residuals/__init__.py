@@ -1,0 +1,1 @@
+"""What the ranks have not sent yet: buffers by parameter, saved and loaded."""

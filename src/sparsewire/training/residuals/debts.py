@@ -1,0 +1,57 @@
+"""What sparse steps have left of a parameter, where it travels dense, or has no gradient."""
+
+from __future__ import annotations
+
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.kernels import Array
+
+from ..layout import Segment, Slice, has_gradient
+from ..schedule import Settings
+from .states import States
+
+
+def owed(
+    item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool = False
+) -> Array:
+    """What a parameter has to send in full: its gradient, if it is used here, and what sparse steps have left of it.
+
+    `left`: the optimizer goes on with its momentum, so the step leaves nothing in the buffers.
+    """
+    x = numbers[item.start : item.stop]
+    if _waits(used, plan, left):
+        return x.copy()
+    known = plan.memory.remembers_dense and not left and settings.is_sparse(item.name, item.whole)
+    if not known and item.name not in states.by_name:
+        return x.copy()
+    return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
+
+
+def settle(
+    item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool
+) -> None:  # fmt: skip
+    """What was owed of a parameter that travelled dense is paid; `used` and `left` are what `owed` was told."""
+    x, known = numbers[item.start : item.stop], item.name in states.by_name
+    if _waits(used, plan, left) and known:
+        return
+    if not (plan.memory.buffers and settings.is_sparse(item.name, item.whole) and known):
+        states.drop(item.name)
+    elif left:
+        states.clear(item.name)
+    else:
+        plan.memory.keep_dense(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
+
+
+def _waits(used: bool, plan: Scheme, left: bool) -> bool:
+    """Whether what is owed stays here: perhaps no rank used the parameter, and its mean will be dropped."""
+    return (left or not plan.memory.remembers_dense) and not used
+
+
+def set_aside(segment: Segment, numbers: Array, plan: Scheme, states: States) -> None:
+    """Takes the buffers of parameters without a gradient here out of the step, until it ends.
+
+    Perhaps no rank used such a parameter: its mean is then dropped, and what was sent of its buffers were lost.
+    """
+    for item in segment.members if plan.memory.buffers else ():
+        x = numbers[item.start : item.stop]
+        if not has_gradient(x):
+            states.set_aside(segment, item, plan.memory.buffers, x.dtype)

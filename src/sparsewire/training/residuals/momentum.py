@@ -1,0 +1,97 @@
+"""What of a momentum passes from one step to the next outside the buffers: the means of the step before.
+
+They are sparse and the same on every rank. Two things are done with them:
+- Where a memory puts the momentum in front of the selection, the mean M_t already holds it. The optimizer is handed
+  M_t − momentum · M_{t−1}; its own momentum buffer then equals M_t. With a gain, M_t is that multiple of the mean. With
+  a look-ahead, an optimizer without a momentum is handed M_t + momentum · (M_t − M_{t−1}).
+- A memory that adds a share β of each mean to its buffers (`gmc`) means the movement of the weights by it,
+  −(β/η_t)(w_t − w_{t−1}), which is β · (η_{t−1}/η_t) · M_{t−1}: when the learning rate η changes, the gradient gets the
+  difference β · (η_{t−1}/η_t − 1) · M_{t−1}.
+
+The other memories may follow the learning rate as well (`follow_rate`): what was not sent at the rate η is sent at η',
+and moves the weights as far as it would have done if it is multiplied by η/η'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sparsewire import kernels
+from sparsewire.codecs.contract import Memory
+from sparsewire.kernels import Array
+
+from ..layout import Buffer, has_gradient
+from ..schedule import Settings
+from .states import Mean, States
+
+
+def reweigh(states: States, settings: Settings) -> None:
+    """What waits keeps its weight when the learning rate has changed."""
+    memory = settings.schedule.scheme.memory
+    if settings.follow_rate and settings.rates is not None and memory.follows_rate:
+        for name, rate in settings.rates().items():
+            states.follow_rate(name, rate, memory.lead)
+
+
+def move_on(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
+    """The buffer with what a change of the learning rate adds to its gradients; where there is none, it waits."""
+    if not memory.kept_mean or settings.rates is None:
+        return buffer
+    rates = settings.rates()
+    found = [(item, means[item.name]) for item in buffer.slices if item.name in means]
+    changes = [(item, mean, memory.kept_mean * mean.change(rates.get(item.name))) for item, mean in found]
+    if not any(factor for _, _, factor in changes):
+        return buffer
+
+    def add(numbers: Array) -> None:
+        for item, mean, factor in changes:
+            x = numbers[item.start : item.stop]
+            if has_gradient(x):
+                mean.add_to(x, factor)
+
+    return buffer.changed(add)
+
+
+Left = Callable[[str], bool]
+
+
+def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
+    """Whether a step leaves a parameter's momentum to the optimizer: a dense step, if that has the same momentum."""
+    if not (dense and memory.leaves_dense):
+        return lambda name: False
+    momenta = settings.momenta() if settings.momenta is not None else None
+    return lambda name: momenta is None or momenta.get(name, 0.0) == memory.held_momentum
+
+
+def hand_out(
+    buffer: Buffer, numbers: Array, means: dict[str, Mean], settings: Settings, memory: Memory, gain: float, left: Left
+) -> None:
+    """Puts what the optimizer gets into the means' places, and remembers these; with a gain, that multiple of them."""
+    momenta = settings.momenta() if settings.momenta is not None else None
+    rates = settings.rates() if settings.rates is not None else {}
+    for item in buffer.slices:
+        momentum = momenta.get(item.name, 0.0) if momenta is not None else memory.held_momentum
+        back = momentum or memory.look_ahead
+        if not settings.is_sparse(item.name, item.whole):
+            continue
+        mean, before = numbers[item.start : item.stop], means.get(item.name)
+        if left(item.name):
+            if before is not None and has_gradient(mean):  # else it waits, as what is owed does
+                means.pop(item.name).add_to(mean, -back)
+        elif back or (memory.kept_mean and rates):
+            means[item.name] = now = Mean(*_multiplied(mean, gain), rates.get(item.name))
+            if back and not momentum:
+                now.add_to(mean, back)
+            if back and before is not None:
+                before.add_to(mean, -back)
+        elif gain != 1:
+            mean *= mean.dtype.type(gain)
+
+
+def _multiplied(mean: Array, gain: float) -> tuple[Array, Array]:
+    """The entries of a mean, multiplied there as well."""
+    indices, values = kernels.threshold(mean, 1, threads=kernels.threads)
+    if gain != 1:
+        values *= values.dtype.type(gain)
+        mean[indices] = values
+    return indices, values

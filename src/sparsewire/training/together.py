@@ -1,0 +1,51 @@
+"""`together`: every rank does something, and unless all of them succeed every rank raises.
+
+The ranks agree in one small collective, so that whoever is behind it knows: it has succeeded everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sparsewire.errors import InputError, SparsewireError, add_note
+
+Done = TypeVar("Done")
+Gather = Callable[[bytes], Sequence[bytes | memoryview]]
+LONGEST = 2000  # characters of an error's text
+
+
+def together(gather: Gather, call: Callable[[], tuple[Done, Any]]) -> tuple[Done, list[Any]]:
+    """(what came of the call here, what each rank tells of its own, in JSON's types). `gather` is an all_gather.
+
+    Where the call fails on a rank, the error of the first such rank is raised on every rank, with the rank's number; a
+    rank whose own error is not sparsewire's raises that.
+
+    >>> from sparsewire.comm import run_ranks
+    >>> run_ranks(2, lambda comm: together(comm.all_gather, lambda: ("done", comm.rank)))[0]
+    ('done', [0, 1])
+    """
+    mine: BaseException | None = None
+    try:
+        done, told = call()
+    except BaseException as error:
+        mine, told = error, f"{type(error).__name__}: {error}"[:LONGEST]
+    heard = _hear(gather, [mine is None, told], mine)
+    failed = next((rank for rank, (fine, _) in enumerate(heard) if not fine), None)
+    if failed is None:
+        return done, [one for _, one in heard]
+    reason = f"rank {failed}: {heard[failed][1]}"
+    if mine is not None and not isinstance(mine, SparsewireError):
+        add_note(mine, f"sparsewire: {reason}; so no rank has gone on")
+        raise mine
+    raise InputError(reason) from mine
+
+
+def _hear(gather: Gather, told: list[Any], mine: BaseException | None) -> list[Any]:
+    try:
+        return [json.loads(bytes(part)) for part in gather(json.dumps(told).encode())]
+    except BaseException:
+        if mine is not None:
+            raise mine from None
+        raise
