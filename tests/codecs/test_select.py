@@ -19,7 +19,7 @@ from sparsewire import kernels
 from sparsewire.codecs import registry
 from sparsewire.codecs.contract import Context, Select
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.exchange import Piece, Turn, mean
+from sparsewire.exchange import ExchangeContext, Piece, mean
 
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -298,7 +298,7 @@ def test_a_selection_of_views_gives_the_same_means_in_place() -> None:
 
         def step(comm: Communicator) -> list[np.ndarray]:
             pieces = [piece("a", comm.rank, False), piece("b", comm.rank, True), piece("c", comm.rank, True)]
-            for one, outcome in zip(pieces, plan.exchange.exchange(pieces, Turn(plan, comm)), strict=True):
+            for one, outcome in zip(pieces, ExchangeContext(plan, comm).average(pieces), strict=True):
                 one.keep(plan, outcome)
                 outcome.mean_into(one.x)
             return [array for one in pieces for array in (one.x, *one.state.values())]

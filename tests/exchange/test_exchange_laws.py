@@ -21,7 +21,7 @@ import sparsewire as sw
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError, PeerError
-from sparsewire.exchange import Outcome, Piece, Turn
+from sparsewire.exchange import ExchangeContext, Outcome, Piece
 
 NUMEL, SIZES = 210, (1, 2, 4, 7, 8)
 SUPPORTS = ("disjoint", "identical", "empty", "full", "some")
@@ -92,7 +92,7 @@ def hold(comm: Communicator, s: str, rounding: float, steps: int = 2) -> None:
     for step in range(steps):
         pieces = pieces_of(comm, plan, states, step)
         before = [{name: buffer.copy() for name, buffer in piece.state.items()} for piece in pieces]
-        outcomes = plan.exchange.exchange(pieces, Turn(plan, comm, step, seed=5))
+        outcomes = ExchangeContext(plan, comm, step, seed=5).average(pieces)
         for piece, old in zip(pieces, before, strict=True):
             assert all(same_bits(piece.state[name], buffer) for name, buffer in old.items()), "written too early"
         check_means(comm, pieces, outcomes, rounding)
@@ -130,7 +130,7 @@ def test_every_number_type_with_every_support(exchange: str) -> None:
         for dtype in DTYPES:
             arrays = {support: work(gradient(support, comm, dtype, 0)) for support in SUPPORTS}
             pieces = [Piece(support, x, (NUMEL,), dtype) for support, x in arrays.items()]
-            check_means(comm, pieces, plan.exchange.exchange(pieces, Turn(plan, comm)), ROWS[exchange].rounding)
+            check_means(comm, pieces, ExchangeContext(plan, comm).average(pieces), ROWS[exchange].rounding)
 
     run_ranks(4, fn, timeout=60)
 
@@ -155,7 +155,7 @@ def test_the_number_of_collectives_is_the_same_for_one_tensor_and_for_many(excha
         for step in range(4):  # the first calls of a channel also agree on its size
             pieces = pieces_of(comm, plan, {}, step)
             before = comm.collectives
-            plan.exchange.exchange(pieces if step < 2 else pieces[:1], Turn(plan, comm, step))
+            ExchangeContext(plan, comm, step).average(pieces if step < 2 else pieces[:1])
             counts.append(comm.collectives - before)
         return counts[1::2]
 
@@ -180,7 +180,7 @@ def test_sparse_tensors_stay_sparse(exchange: str, width: int) -> None:
     def fn(comm: Communicator) -> None:
         plan = sw.scheme(f"nonzero | values=raw | memory=none | exchange={exchange}")
         piece = sparse_piece(comm, width, 1)
-        (outcome,) = plan.exchange.exchange([piece], Turn(plan, comm, 1))
+        (outcome,) = ExchangeContext(plan, comm, 1).average([piece])
         mean, sent = outcome.mean_sparse(), outcome.sent
         assert len({bytes(part) for part in comm.all_gather(mean.indices.tobytes() + mean.values.tobytes())}) == 1
         dense = [np.zeros((50, width)) for _ in range(2)]
@@ -205,7 +205,7 @@ def test_what_is_not_finite_on_one_rank_is_seen_by_all(exchange: str, bad: float
         if comm.rank == 1:
             pieces[-1].x[77] = bad
         with np.errstate(all="ignore"):
-            outcomes = plan.exchange.exchange(pieces, Turn(plan, comm))
+            outcomes = ExchangeContext(plan, comm).average(pieces)
             assert not all(outcome.finite for outcome in outcomes)
             assert not np.isfinite(mean_of(outcomes[-1], pieces[-1])).all()
         told = {bytes(part) for part in comm.all_gather(bytes(outcome.finite for outcome in outcomes))}
@@ -227,7 +227,7 @@ def test_a_rank_that_cannot_take_part_tells_the_others(exchange: str) -> None:
         pieces = pieces_of(comm, plan, {}, 0)
         if comm.rank == 1:
             pieces[3] = Refused(pieces[3].name, pieces[3].x, pieces[3].shape, pieces[3].dtype)
-        plan.exchange.exchange(pieces, Turn(plan, comm))
+        ExchangeContext(plan, comm).average(pieces)
 
     errors = errors_of(3, fn)
     assert isinstance(errors[1], InputError)
@@ -239,7 +239,7 @@ def test_tensors_of_other_shapes_are_an_error_on_every_rank(exchange: str) -> No
     def fn(comm: Communicator) -> None:
         x = np.ones(100 + comm.rank // 2, np.float32)
         plan = sw.scheme(f"topk(50%) | memory=none | exchange={exchange}")
-        plan.exchange.exchange([Piece("w", x, x.shape, "float32")], Turn(plan, comm))
+        ExchangeContext(plan, comm).average([Piece("w", x, x.shape, "float32")])
 
     errors = errors_of(3, fn)
     assert all(isinstance(error, PeerError) for error in errors), errors

@@ -13,6 +13,7 @@ from strategies import DTYPES, TRANSFORMS, make, same_bits, work
 import sparsewire as sw
 from sparsewire.codecs.scheme import from_record
 from sparsewire.comm import Communicator, ThreadCommunicator, run_ranks
+from sparsewire.core.sparse import elements
 from sparsewire.errors import InputError, PeerError, SchemeError
 from sparsewire.exchange import mean
 
@@ -31,7 +32,7 @@ def divided(parts: list[np.ndarray], sent: list[np.ndarray], rule: str) -> np.nd
 def entries(sent: sw.Sparse) -> tuple[np.ndarray, np.ndarray]:
     """(coefficients, whether they were sent), dense."""
     values, there = np.zeros((2, sent.size * sent.width))
-    places = sw.sparse.elements(sent.indices, sent.width)
+    places = elements(sent.indices, sent.width)
     values[places], there[places] = sent.work_values, 1
     return values, there
 
@@ -39,12 +40,12 @@ def entries(sent: sw.Sparse) -> tuple[np.ndarray, np.ndarray]:
 def outcome(comm: Communicator, s: str, dtype: str, seed: int) -> Any:
     """(the mean's own outcome, what every rank sent)"""
     from sparsewire.core.host import to_host
-    from sparsewire.exchange import Turn
+    from sparsewire.exchange import ExchangeContext
     from sparsewire.frames.codec import piece_of
 
     x = make(["normal", "clustered", "magnitudes"][comm.rank % 3], NUMEL, dtype, seed + comm.rank)
     plan, tensor = sw.scheme(s), to_host(x)
-    (found,) = plan.exchange.exchange([piece_of(tensor, "w")], Turn(plan, comm))
+    (found,) = ExchangeContext(plan, comm).average([piece_of(tensor, "w")])
     out = np.empty(NUMEL, work(x).dtype)
     found.mean_into(out)
     return found.sent, out, found.mean_sparse()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from strategies import make, same_bits
 import sparsewire as sw
 from sparsewire.comm import Communicator, ThreadCommunicator, run_ranks
 from sparsewire.errors import PeerError
-from sparsewire.exchange import Piece, Turn, mean
+from sparsewire.exchange import ExchangeContext, Piece, Selected, mean
 from sparsewire.exchange.reduce_scatter.routes import shift
 from sparsewire.frames.wire import pack_message, unpack_message
 
@@ -297,10 +297,10 @@ def test_a_rank_that_fails_on_the_way_keeps_nobody_waiting(route: str) -> None:
     def fn(comm: Communicator) -> None:
         plan = sw.scheme(f"topk(9%) | values=raw | memory=none | exchange=reduce_scatter(route={route})")
         x = gradient(comm.rank, 100)
-        turn = Turn(plan, comm)
+        context = ExchangeContext(plan, comm)
         if comm.rank == 3:
-            turn = FailsLate(plan, comm)
-        plan.exchange.exchange([Piece("w", x, x.shape, "float32")], turn)
+            context = FailsLate(plan, comm)
+        context.average([Piece("w", x, x.shape, "float32")])
 
     errors = errors_of(5, fn)
     assert isinstance(errors[3], ZeroDivisionError)
@@ -308,12 +308,12 @@ def test_a_rank_that_fails_on_the_way_keeps_nobody_waiting(route: str) -> None:
     assert all(isinstance(error, PeerError) and str(error).startswith("rank 3: ") for error in others), errors
 
 
-class FailsLate(Turn):
+class FailsLate(ExchangeContext):
     """A selection whose other numbers cannot be had, as they are asked for where sums are made."""
 
-    def select(self, piece: Piece) -> Any:
-        selection, ctx = super().select(piece)
-        return replace(selection, at=lambda where: 1 / 0), ctx
+    def select(self, pieces: Sequence[Piece]) -> list[Selected]:
+        offers = super().select(pieces)
+        return [replace(offer, selection=replace(offer.selection, at=lambda where: 1 / 0)) for offer in offers]
 
 
 def test_the_preset_is_what_the_paper_has() -> None:

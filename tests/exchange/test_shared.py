@@ -17,7 +17,7 @@ from sparsewire.comm import Communicator, ThreadCommunicator, run_ranks
 from sparsewire.core.mask import Found, Mask, Masks
 from sparsewire.core.sparse import LARGEST, round_to, work_dtype
 from sparsewire.errors import PeerError
-from sparsewire.exchange import Clock, Outcome, Piece, Turn, mean
+from sparsewire.exchange import Clock, ExchangeContext, Outcome, Piece, mean
 from sparsewire.exchange.shared_support.levels import Carrier, to_levels, unit_for
 
 NUMEL = 4000
@@ -29,7 +29,7 @@ def gradient(comm: Communicator, numel: int = NUMEL) -> np.ndarray:
 
 def exchanged(comm: Communicator, piece: Piece, s: str, step: int = 0, clock: Clock | None = None) -> Outcome:
     plan = sw.scheme(s)
-    return plan.exchange.exchange([piece], Turn(plan, comm, step, clock=clock or Clock()))[0]
+    return ExchangeContext(plan, comm, step, clock=clock or Clock()).average([piece])[0]
 
 
 def support(outcome: Outcome) -> list[int]:

@@ -15,7 +15,7 @@ import sparsewire as sw
 from sparsewire.comm import Communicator, ThreadCommunicator, run_ranks
 from sparsewire.core.rng import derive_key
 from sparsewire.errors import PeerError, SchemeError
-from sparsewire.exchange import Outcome, Piece, Turn, mean
+from sparsewire.exchange import ExchangeContext, Outcome, Piece, mean
 from sparsewire.exchange.sketch import exchange as sketch
 from sparsewire.exchange.sketch.table import Table
 from sparsewire.training.averager import Averager
@@ -134,9 +134,9 @@ def test_the_preset_is_a_scheme() -> None:
 
 def taken(comm: Communicator, s: str, x: Any, step: int = 0) -> tuple[Outcome, dict[str, int]]:
     plan = sw.scheme(s)
-    turn = Turn(plan, comm, step)
-    (outcome,) = plan.exchange.exchange([Piece("w", x, x.shape, "float32")], turn)
-    return outcome, turn.clock.counts
+    context = ExchangeContext(plan, comm, step)
+    (outcome,) = context.average([Piece("w", x, x.shape, "float32")])
+    return outcome, context.clock.counts
 
 
 def overlapping(comm: Communicator, numel: int, share: float) -> np.ndarray:

@@ -18,7 +18,7 @@ from sparsewire import errors
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.comm.threads import ThreadCommunicator
 from sparsewire.core.sparse import store
-from sparsewire.exchange import Piece, Turn
+from sparsewire.exchange import ExchangeContext, Piece
 from sparsewire.frames import wire
 from sparsewire.frames.codec import decode_bundle, decode_parsed
 
@@ -98,7 +98,7 @@ def test_ranks_exchange_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
             make("normal", 9, kind, i + 9 * comm.rank) for i, kind in enumerate(["float32", "float32", "float64"])
         ]
         pieces = [Piece(str(i), x, x.shape, x.dtype.name) for i, x in enumerate(arrays)]
-        for piece, outcome in zip(pieces, plan.exchange.exchange(pieces, Turn(plan, comm)), strict=True):
+        for piece, outcome in zip(pieces, ExchangeContext(plan, comm).average(pieces), strict=True):
             outcome.mean_into(piece.x)
             out.append(piece.x.tolist())
         return out

@@ -9,7 +9,7 @@ from trainings import averager
 
 import sparsewire as sw
 from sparsewire.comm import Communicator
-from sparsewire.exchange import Piece
+from sparsewire.exchange import Selected
 from sparsewire.training.averager import Averager
 
 Arrays = dict[str, np.ndarray]
@@ -50,9 +50,9 @@ def spy(one: Averager) -> dict[str, sw.Sparse]:
     sent: dict[str, sw.Sparse] = {}
     run = type(one)._run
 
-    def watched(pieces: list[Piece], plan: Any) -> Any:
-        outcomes = run(one, pieces, plan)
-        sent.update({piece.name: outcome.sent for piece, outcome in zip(pieces, outcomes, strict=True)})
+    def watched(offers: list[Selected], context: Any) -> Any:
+        outcomes = run(one, offers, context)
+        sent.update({offer.piece.name: outcome.sent for offer, outcome in zip(offers, outcomes, strict=True)})
         return outcomes
 
     one._run = watched  # type: ignore[method-assign]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from memory_rules import NUMEL, STEPS, K, selected
 
 STEPS, NUMEL, K = 12, 300, 15
 

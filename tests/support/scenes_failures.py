@@ -22,7 +22,7 @@ from torch_ranks import EXACT, Stage, raises, told
 from sparsewire.comm import Communicator
 from sparsewire.comm.torch import TorchCommunicator
 from sparsewire.errors import CommError, CommTimeout, PeerError, PeerFailed
-from sparsewire.exchange import Turn
+from sparsewire.exchange import ExchangeContext
 from sparsewire.torch import attach
 
 SCHEME = "topk(5%) | memory=residual"
@@ -89,15 +89,15 @@ def fails_to_encode(stage: Stage, kinds: Any, within: float, **settings: Any) ->
     """What a rank raises in a training in which rank 2 cannot encode; nobody waits for it."""
     run = Run(stage, scheme=SCHEME, **settings)
     run.train(1)
-    seal = Turn.seal
+    seal = ExchangeContext.encode
     if stage.rank == 2:
-        Turn.seal = _no_room
+        ExchangeContext.encode = _no_room
     try:
         begin = time.monotonic()
         text = raises(kinds, lambda: run.train(2))
         assert time.monotonic() - begin < within
     finally:
-        Turn.seal = seal
+        ExchangeContext.encode = seal
     run.link.detach()
     return text
 

@@ -15,7 +15,7 @@ from scenes_state import Run, read_all
 from torch_ranks import EXACT, Stage, dense_kept, raises, sparse_kept, spread
 
 from sparsewire.errors import CommError, InputError, PeerError, SparsewireError
-from sparsewire.exchange import Turn
+from sparsewire.exchange import ExchangeContext
 from sparsewire.torch import attach, deal, load, load_dcp, save, save_dcp
 
 SCHEME = "topk(5%) | values=qsgd(bits=5) | memory=residual"
@@ -85,7 +85,7 @@ def is_killed(stage: Stage, victim: int, timeout: float) -> float:
     run = Run(stage, scheme=SCHEME, nodes=2, timeout=timeout)
     run.train(2)
     if stage.rank == victim:
-        Turn.seal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        ExchangeContext.encode = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
     raises((CommError, PeerError), lambda: run.train(3))
     seconds = time.monotonic() - begin

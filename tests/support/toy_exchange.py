@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsewire.codecs.contract import Exchange
 from sparsewire.core.sparse import Sparse, elements
 from sparsewire.errors import PeerError
-from sparsewire.exchange import Outcome, Piece, Turn
+from sparsewire.exchange import Exchange, ExchangeContext, Outcome, Selected
 
 
 @dataclass(frozen=True)
@@ -19,25 +18,25 @@ class SumOfAll(Exchange):
 
     id = "sum_of_all"
 
-    def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
-        channel = pieces[0].name
+    def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
+        channel = offers[0].piece.name
         try:
-            parts = [turn.seal(piece).sent for piece in pieces]
+            parts = [context.encode(offer).sent for offer in offers]
         except BaseException:
-            self.refuse(turn.comm, channel)
+            self.refuse(context.comm, channel)
             raise
-        if not all(len(told) for told in turn.comm.all_gather(b"here", channel)):
+        if not all(len(told) for told in context.comm.all_gather(b"here", channel)):
             raise PeerError("a rank failed before it could send")
-        return [Summed(part, turn) for part in parts]
+        return [Summed(part, context) for part in parts]
 
 
 class Summed(Outcome):
-    def __init__(self, sent: Sparse, turn: Turn) -> None:
+    def __init__(self, sent: Sparse, context: ExchangeContext) -> None:
         self.sent = sent
         coefficients = np.zeros(sent.size * sent.width, sent.work_values.dtype)
         coefficients[elements(sent.indices, sent.width)] = sent.work_values
         with np.errstate(all="ignore"):
-            self._mean = turn.comm.all_reduce(coefficients) / coefficients.dtype.type(turn.comm.size)
+            self._mean = context.comm.all_reduce(coefficients) / coefficients.dtype.type(context.comm.size)
         self.finite = bool(np.isfinite(self._mean).all())
 
     def mean_into(self, out: np.ndarray) -> None:

@@ -22,5 +22,5 @@ class Told(Memory):
 
     def keep(self, state: State, x: np.ndarray, feedback: Feedback) -> None:
         state["residual"] += x
-        feedback.take_sent(state["residual"])
+        feedback.subtract_sent(state["residual"])
         feedback.add_mean(state["moved"], 1.0)

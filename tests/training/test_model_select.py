@@ -13,7 +13,8 @@ from trainings import NAMES, gradients, residuals
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError, SchemeError
-from sparsewire.exchange import Clock, Piece
+from sparsewire.exchange import Clock, ExchangeContext, Piece
+from sparsewire.training.layout import Buffer, PendingBuffer, lay_out
 from sparsewire.training.model_select import Candidates, ModelSelect
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
@@ -43,6 +44,13 @@ def models(draw: st.DrawFn) -> Arrays:
 COUNTS = ["topk(1%)", "topk(30%)", "topk(k=1)", "topk(k=64)", "topk(100%)"]
 
 
+def pending(name: str, x: np.ndarray) -> PendingBuffer:
+    """A tensor that has come."""
+    buffer = Buffer.of(name, x, x.dtype.name)
+    layout = lay_out(buffer.slices, frozenset(), 0, by_bucket=False)
+    return PendingBuffer(buffer, layout, [Piece(name, x, x.shape, x.dtype.name)], [], frozenset())
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_selection_is_that_of_a_sort_whatever_the_edge(backend: str) -> None:
     @settings(max_examples=150)
@@ -55,11 +63,11 @@ def test_the_selection_is_that_of_a_sort_whatever_the_edge(backend: str) -> None
         own = [float(m) for x in arrays.values() for m in np.abs(x[:9]) if np.isfinite(m)]
         model.edge = data.draw(st.sampled_from([0.0, 1e-40, 1.0, 1e30, *own]))
         model.size = data.draw(st.sampled_from([0, 1, total // 2, total, 9 * total]))
-        pieces = [Piece(name, x, x.shape, x.dtype.name) for name, x in arrays.items()]
-        for place, piece in enumerate(pieces):
-            model.scan([place], [piece], plan, Clock())
-        read = lambda places, plan: [pieces[place] for place in places]  # noqa: E731
-        chosen = {one.name: one.chosen for _, some in model.chosen(read, plan, Clock()) for one in some}
+        for name, x in arrays.items():
+            model.scan([pending(name, x)], plan, Clock())
+        context = ExchangeContext(plan, run_ranks(1, lambda comm: comm)[0])
+        offers = [offer for _, some in model.selected(context) for offer in some]
+        chosen = {offer.piece.name: (offer.selection.indices, offer.selection.values) for offer in offers}
         model.keep(finite=True)
         for name, x in arrays.items():
             assert chosen[name][0].tolist() == expected[name].tolist()

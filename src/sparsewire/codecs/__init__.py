@@ -1,6 +1,7 @@
 """Codecs, schemes made of them, and the base classes that authors of codecs import.
 
-`from sparsewire.codecs import ValueCodec, Context` is the documented path for codecs from outside.
+`from sparsewire.codecs import ValueCodec, Context` is the documented path for codecs from outside; an exchange's base
+class is `sparsewire.exchange.Exchange`.
 """
 
 from .contract import (
@@ -8,7 +9,7 @@ from .contract import (
     ByteCodec,
     Codec,
     Context,
-    Exchange,
+    ExchangeCodec,
     Feedback,
     IndexCodec,
     LinearMemory,
@@ -21,6 +22,6 @@ from .contract import (
 )  # fmt: skip
 
 __all__ = [
-    "SLOTS", "ByteCodec", "Codec", "Context", "Exchange", "Feedback", "IndexCodec", "LinearMemory", "Memory", "Select",
-    "State", "Terms", "Transform", "ValueCodec",
+    "SLOTS", "ByteCodec", "Codec", "Context", "ExchangeCodec", "Feedback", "IndexCodec", "LinearMemory", "Memory",
+    "Select", "State", "Terms", "Transform", "ValueCodec",
 ]  # fmt: skip

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from sparsewire.errors import HeaderError, SchemeError
 
-from .contract import SLOTS, Codec, IndexCodec, Memory, Select, Transform
-from .contract import Exchange as ExchangeCodec
+from .contract import SLOTS, Codec, ExchangeCodec, IndexCodec, Memory, Select, Transform
 from .presets import PRESETS, expand
 from .record import CodecRecord, Parameter, pack_record, unpack_record
 from .registry import codecs, find, find_wire, nearest

@@ -1,17 +1,17 @@
 """How ranks come to the mean."""
 
-from sparsewire.frames.piece import Piece
+from sparsewire.frames.piece import Piece, Selected
 
 from .allgather import AllGather
+from .base import Clock, Exchange, ExchangeContext, Outcome
 from .dense import average_dense
 from .mean import mean
 from .reduce_scatter.exchange import ReduceScatter
 from .root import Root
 from .shared_support.exchange import Shared
 from .sketch.exchange import Sketch
-from .turn import Clock, Outcome, Turn
 
 __all__ = [
-    "AllGather", "Clock", "Outcome", "Piece", "ReduceScatter", "Root", "Shared", "Sketch", "Turn", "average_dense",
-    "mean",
+    "AllGather", "Clock", "Exchange", "ExchangeContext", "Outcome", "Piece", "ReduceScatter", "Root", "Selected",
+    "Shared", "Sketch", "average_dense", "mean",
 ]  # fmt: skip

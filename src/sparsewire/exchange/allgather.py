@@ -7,23 +7,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Exchange
+from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse, work_dtype
-from sparsewire.frames.piece import Piece
+from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.seal import Sealed
 from sparsewire.frames.wire import pack_message
 from sparsewire.kernels import Array
 from sparsewire.kernels.scratch import scratch
 
+from .base import Exchange, ExchangeContext, Outcome
 from .combine import RULES, combine, combine_into
 from .messages import gather, read
-from .turn import Outcome, Turn
 
 
 @dataclass(frozen=True)
@@ -38,34 +39,38 @@ class AllGather(Exchange):
     def check(self) -> None:
         self.expect(self.mean in RULES, f"mean is one of {', '.join(RULES)}")
 
-    def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
-        """Moves the pieces' frames; no buffer is written."""
-        return gather_pieces(pieces, turn, turn.channel(pieces), self.mean)
+    def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
+        """Moves the offers' frames; no buffer is written."""
+        pieces = [one.piece for one in offers]
+        channel = context.channel(pieces)
+        with telling(context.comm, channel):
+            sealed = [context.encode(one) for one in offers]
+        return gather_sealed(pieces, sealed, context, channel, self.mean)
 
 
-def gather_pieces(pieces: Sequence[Piece], turn: Turn, channel: str, rule: str = "all") -> list[Outcome]:
-    """What comes of pieces whose frames go from all to all."""
+@contextmanager
+def telling(comm: Communicator, channel: str) -> Iterator[None]:
+    """A rank that fails here tells those that wait for its message, and then raises."""
     try:
-        sealed = [turn.seal(piece) for piece in pieces]
+        yield
     except BaseException:
-        turn.comm.all_gather(b"", channel)
+        comm.all_gather(b"", channel)
         raise
-    return gather_sealed(pieces, sealed, turn, channel, rule)
 
 
 def gather_sealed(
-    pieces: Sequence[Piece], sealed: Sequence[Sealed], turn: Turn, channel: str, rule: str = "all"
+    pieces: Sequence[Piece], sealed: Sequence[Sealed], context: ExchangeContext, channel: str, rule: str = "all"
 ) -> list[Outcome]:
     """What comes of frames that go from all to all."""
-    comm, own = turn.comm, [one.sent for one in sealed]
+    comm, own = context.comm, [one.sent for one in sealed]
     mine = pack_message(one.fields for one in sealed)
-    with turn.clock("exchange"):
+    with context.clock("exchange"):
         messages = gather(mine, comm, channel)
-    with turn.clock("decode"):
+    with context.clock("decode"):
         by_rank = [
             own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
         ]
-    with turn.clock("accumulate"):
+    with context.clock("accumulate"):
         return outcomes(pieces, by_rank, comm.rank, rule)
 
 

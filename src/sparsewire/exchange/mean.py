@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire.codecs.contract import Exchange
 from sparsewire.codecs.scheme import Spec, scheme
 from sparsewire.comm import Communicator
 from sparsewire.core import host
@@ -16,7 +15,7 @@ from sparsewire.frames.codec import piece_of
 from sparsewire.frames.compression import Buffers
 
 from .allgather import AllGather
-from .turn import Turn
+from .base import Exchange, ExchangeContext
 
 
 def mean(
@@ -35,7 +34,7 @@ def mean(
     exchange: Exchange = AllGather()
     try:
         plan = scheme(s)
-        exchange = plan.exchange
+        exchange = ExchangeContext(plan, comm).method
         tensor = host.to_host(x)
         if isinstance(residual, Sparse):
             raise InputError("mean updates its residual in place: give a dense array, also for a sparse tensor")
@@ -44,7 +43,7 @@ def mean(
         exchange.refuse(comm, name)  # the others are waiting in the exchange
         raise
     piece = piece_of(tensor, name, None if buffers is None else buffers.state)
-    (outcome,) = exchange.exchange([piece], Turn(plan, comm, step, seed))
+    (outcome,) = ExchangeContext(plan, comm, step, seed).average([piece])
     if buffers is not None and outcome.finite:
         piece.keep(plan, outcome)
         buffers.write_back()

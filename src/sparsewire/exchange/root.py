@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Context, Exchange
+from sparsewire.codecs.contract import Context
 from sparsewire.codecs.indices import Best
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.codecs.values.chain import Chain
@@ -24,14 +24,14 @@ from sparsewire.codecs.values.raw import RawValues
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse, work_dtype
 from sparsewire.errors import FrameError, InputError, PeerError
-from sparsewire.frames.piece import Piece
+from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.seal import Selection, seal
 from sparsewire.frames.wire import Frame, pack_message
 from sparsewire.kernels import Array
 
+from .base import Exchange, ExchangeContext, Outcome, SparseMean
 from .combine import RULES, combine
 from .messages import FINITE, NEVER_SENT, SPOILED, check_notice, notice, read, read_frames
-from .turn import Meant, Outcome, Turn
 
 VALUES = (Chain((Distinct(),)), Chain((RawValues(), Deflate())))
 TAG = 41
@@ -51,25 +51,25 @@ class Root(Exchange):
         self.expect(self.rank >= 0, "rank is 0 or more")
         self.expect(self.mean in RULES, f"mean is one of {', '.join(RULES)}")
 
-    def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
-        """Moves the pieces' frames; no buffer is written."""
-        comm = turn.comm
+    def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
+        """Moves the offers' frames; no buffer is written."""
+        comm, pieces = context.comm, [one.piece for one in offers]
         if self.rank >= comm.size:
             raise InputError(f"exchange={self}: there are only {comm.size} ranks")
         try:
-            sealed = [turn.seal(piece) for piece in pieces]
+            sealed = [context.encode(one) for one in offers]
         except BaseException:
             self.refuse(comm, "")
             raise
         own = [one.sent for one in sealed]
-        with turn.clock("exchange"):
-            answer = self._answer(pack_message(one.fields for one in sealed), pieces, own, turn)
-        with turn.clock("decode"):
+        with context.clock("exchange"):
+            answer = self._answer(pack_message(one.fields for one in sealed), pieces, own, context)
+        with context.clock("decode"):
             check_notice(answer)
             body = memoryview(answer)[1:]
             means = read_frames(body, pieces, own, self.rank, lambda piece: work_dtype(piece.dtype).name)
         finite = answer[:1] == FINITE
-        return [Meant(sent, mean, finite, sent.dtype) for sent, mean in zip(own, means, strict=True)]
+        return [SparseMean(sent, mean, finite, sent.dtype) for sent, mean in zip(own, means, strict=True)]
 
     def refuse(self, comm: Communicator, channel: str) -> None:
         if comm.rank != self.rank:
@@ -79,8 +79,8 @@ class Root(Exchange):
             self._gather(comm, b"")
             comm.broadcast(notice(FrameError(NEVER_SENT), comm.rank), self.rank)
 
-    def _answer(self, mine: bytes, pieces: Sequence[Piece], own: Sequence[Sparse], turn: Turn) -> bytes:
-        comm = turn.comm
+    def _answer(self, mine: bytes, pieces: Sequence[Piece], own: Sequence[Sparse], context: ExchangeContext) -> bytes:
+        comm = context.comm
         if comm.rank != self.rank:
             comm.send(mine, self.rank, TAG)
             return comm.broadcast(None, self.rank)
@@ -90,7 +90,7 @@ class Root(Exchange):
                 list(own) if rank == comm.rank else read(memoryview(message), pieces, own, rank)
                 for rank, message in enumerate(messages)
             ]
-            answer = self._mean(by_rank, turn.scheme)
+            answer = self._mean(by_rank, context.scheme)
         except PeerError as error:
             answer = notice(error, comm.rank)
         return comm.broadcast(answer, self.rank)

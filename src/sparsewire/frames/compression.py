@@ -16,7 +16,7 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 
 from .codec import piece_of
-from .piece import Told
+from .feedback import DenseFeedback
 
 
 def compress(
@@ -54,7 +54,7 @@ def _without_residual(
     if isinstance(tensor, Sparse):
         return sealed.frame, _rest(tensor, sealed.sent)
     left = tensor.flat.copy()
-    Told(Alone(sealed.sent)).take_sent(left)
+    DenseFeedback(Alone(sealed.sent)).subtract_sent(left)
     return sealed.frame, host.like(x, left, tensor)
 
 

@@ -6,22 +6,21 @@ were; `keep` writes, once the step is known to be finite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Context, Energy, Entries, State
+from sparsewire.codecs.contract import Context, Energy, State
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.codecs.select import NotFinite
 from sparsewire.core.mask import Mask
 from sparsewire.core.rng import derive_key
-from sparsewire.core.sparse import Sparse, elements, entries, merged
+from sparsewire.core.sparse import Sparse, entries, merged
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 
+from .feedback import Delivery, DenseFeedback, SparseFeedback
 from .seal import Sealed, Selection, seal
 
 
@@ -34,7 +33,6 @@ class Piece:
     shape: tuple[int, ...]
     dtype: str
     state: State = field(default_factory=dict)
-    chosen: tuple[Array, Array] | None = None  # (indices, values), where the selection has been made already
     mask: Mask | None = None  # which elements a pruned model has left
 
     def select(self, scheme: Scheme, ctx: Context) -> Selection:
@@ -48,10 +46,7 @@ class Piece:
     def seal(self, scheme: Scheme, step: int, seed: int, rank: int) -> Sealed:
         """The frame of a selection."""
         ctx = self.context(scheme, step, seed, rank)
-        return self.encode(self.select(scheme, ctx), scheme, ctx)
-
-    def encode(self, selection: Selection, scheme: Scheme, ctx: Context) -> Sealed:
-        return seal(self.scheme_for(scheme), ctx, selection)
+        return Selected(self, self.select(scheme, ctx), self.scheme_for(scheme), ctx).encode()
 
     def scheme_for(self, scheme: Scheme) -> Scheme:
         """A sparse tensor is in its own domain already: no transform is applied to it."""
@@ -72,9 +67,16 @@ class Piece:
     def _select_elements(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         memory, state = scheme.memory, self._state(scheme)
         if state is None:
-            return Selection(*(self.chosen or scheme.select.choose(x, ctx)), x.__getitem__, self.shape)
-        picked = self.chosen or memory.pick(scheme.select, state, x, ctx)
-        return Selection(*picked, lambda at: memory.total(_gathered(state, at, 1), x[at]).copy(), self.shape)
+            return self.offered(scheme, scheme.select.choose(x, ctx))
+        return self.offered(scheme, memory.pick(scheme.select, state, x, ctx))
+
+    def offered(self, scheme: Scheme, entries: tuple[Array, Array]) -> Selection:
+        """The selection of these elements: ascending indices, and the compensated gradient there."""
+        x, memory, state = self.x, scheme.memory, self._state(scheme)
+        assert not isinstance(x, Sparse)
+        if state is None:
+            return Selection(*entries, x.__getitem__, self.shape)
+        return Selection(*entries, lambda at: memory.total(_gathered(state, at, 1), x[at]).copy(), self.shape)
 
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         state, transform = self._state(scheme), scheme.transform.fitted(self.shape)
@@ -115,8 +117,8 @@ class Piece:
             return bool(self.select(showing(scheme), self.context(scheme, 0, 0, 0)).indices.size)
         return not kernels.all_finite(sent.work_values)
 
-    def keep(self, scheme: Scheme, outcome: Any, gain: float = 1.0) -> Energy | None:
-        """Lets the memory update its buffers; `outcome` is the exchange's, of a step that is finite on all ranks.
+    def keep(self, scheme: Scheme, delivery: Delivery, gain: float = 1.0) -> Energy | None:
+        """Lets the memory update its buffers, after a step that is finite on all ranks.
 
         With a `gain`, the optimizer is handed that multiple of the mean.
         """
@@ -124,92 +126,40 @@ class Piece:
         if state is None:
             return None
         if not isinstance(self.x, Sparse):
-            return scheme.memory.keep(state, self.x, Told(outcome, gain))
-        self._keep_sparse(self.x, state, scheme, outcome)
+            return scheme.memory.keep(state, self.x, DenseFeedback(delivery, gain))
+        self._keep_sparse(self.x, state, scheme, delivery)
         return None
 
-    def _keep_sparse(self, x: Sparse, state: State, scheme: Scheme, outcome: Any) -> None:
+    def _keep_sparse(self, x: Sparse, state: State, scheme: Scheme, delivery: Delivery) -> None:
         """The buffers' parts at the entries of x, and at those that a lossy index codec sent besides."""
-        sent: Sparse = outcome.sent
-        where = x.indices if sent.indices is x.indices else merged([x.indices, sent.indices])
+        sent = delivery.sent.indices
+        where = x.indices if sent is x.indices else merged([x.indices, sent])
         before, part = _gathered(state, where, x.width), _gathered(state, where, x.width)
-        scheme.memory.keep(part, x.at(where), _Gathered(outcome, where=where))
+        scheme.memory.keep(part, x.at(where), SparseFeedback(delivery, where=where))
         for name, values in part.items():
             if not np.array_equal(values, before[name]):  # pages of a large table that are never written stay unused
                 state[name] = _scattered(state[name], where, values, x)
 
 
+@dataclass(frozen=True)
+class Selected:
+    """A piece and what this rank offers of it: what an exchange is given. `scheme` and `ctx` are the piece's own.
+
+    `selection.at` gathers the compensated gradient at other entries, for exchanges whose ranks share their support.
+    """
+
+    piece: Piece
+    selection: Selection
+    scheme: Scheme
+    ctx: Context
+
+    def encode(self) -> Sealed:
+        return seal(self.scheme, self.ctx, self.selection)
+
+
 def showing(scheme: Scheme) -> Scheme:
     """The scheme with a selection that shows others what is not finite, also where it takes nothing."""
     return replace(scheme, select=NotFinite()) if scheme.select.takes_nothing else scheme
-
-
-@dataclass(frozen=True)
-class _Feedback:
-    """What a memory is told of an exchange's outcome."""
-
-    outcome: Any
-    gain: float = 1.0
-
-    @property
-    def sent(self) -> Sparse:
-        return self.outcome.sent
-
-    def arrived(self) -> Array | None:
-        entries = self.outcome.arrived()
-        return entries if entries is None else np.repeat(entries, self.sent.width)
-
-
-class Told(_Feedback):
-    """Feedback about a dense tensor."""
-
-    @property
-    def sent_entries(self) -> Entries | None:
-        if self.sent.transform is not None:
-            return None
-        return elements(self.sent.indices, self.sent.width), self.sent.work_values
-
-    def take_sent(self, array: Array) -> None:
-        entries = self.sent_entries
-        if entries is not None:
-            kernels.scatter_add(array, *entries, -1.0)
-        else:
-            array -= self.sent.flat()
-
-    def add_mean(self, array: Array, factor: float) -> None:
-        mean = self.outcome.mean_sparse()
-        if mean.transform is None:
-            kernels.scatter_add(array, elements(mean.indices, mean.width), mean.work_values, factor)
-        else:
-            array += mean.flat() * array.dtype.type(factor)
-
-    def mean_entries(self) -> tuple[Sequence[Entries], float] | None:
-        if self.sent.transform is not None:
-            return None
-        parts, factor = self.outcome.mean_parts()
-        return [(elements(part.indices, part.width), part.work_values) for part in parts], factor
-
-
-@dataclass(frozen=True)
-class _Gathered(_Feedback):
-    """Feedback about the entries `where` of a sparse tensor."""
-
-    where: Array = field(kw_only=True)
-
-    @property
-    def sent_entries(self) -> Entries | None:
-        return elements(np.searchsorted(self.where, self.sent.indices), self.sent.width), self.sent.work_values
-
-    def take_sent(self, array: Array) -> None:
-        with np.errstate(all="ignore"):
-            array -= self.sent.at(self.where)
-
-    def add_mean(self, array: Array, factor: float) -> None:
-        array += self.outcome.mean_sparse().at(self.where) * array.dtype.type(factor)
-
-    def mean_entries(self) -> tuple[Sequence[Entries], float]:
-        mean = self.outcome.mean_sparse().at(self.where)
-        return [(np.arange(mean.size), mean)], 1.0
 
 
 def _gathered(state: State, where: Array, width: int) -> State:

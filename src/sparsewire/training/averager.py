@@ -12,7 +12,7 @@ With `nodes` all of this is about a rank's part of every parameter, and `commit`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,10 @@ from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse
 from sparsewire.core.statefile import reading
-from sparsewire.exchange import Clock, Outcome, Piece, Turn, average_dense
+from sparsewire.exchange import Clock, ExchangeContext, Outcome, Piece, Selected, average_dense
 from sparsewire.kernels import Array
 
-from .layout import Buffer, Layout, Open, Segment, Slice, clipped, lay_out, without_gradient
+from .layout import Buffer, Layout, PendingBuffer, Segment, Slice, clipped, lay_out, without_gradient
 from .model_select import ModelSelect
 from .nodes.nodes import LOSSLESS, nodes
 from .residuals.debts import owed, set_aside, settle
@@ -54,7 +54,7 @@ class Averager:
         self._bytes_dense = 0
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._model, self._gain = ModelSelect(), StepGain(settings.schedule.scheme.memory)
-        self._open: list[Open] = []
+        self._pending: list[PendingBuffer] = []
         self._sparse: list[tuple[Piece, tuple[Outcome, Sparse]]] = []
         self._unclipped: list[Sequence[Buffer] | tuple[str, Sparse]] = []  # until the norm of all of them is known
 
@@ -100,7 +100,9 @@ class Averager:
         plan, memory = self.scheme, self.settings.schedule.scheme.memory
         parts = self.nodes.take(buffers, self.clock)
         buffers = [move_on(buffer, self.states.means, self.settings, memory) for buffer in parts]
-        self._open += [self._average(buffer) for buffer in buffers] if plan is None else self._exchange(buffers, plan)
+        self._pending += (
+            [self._average(buffer) for buffer in buffers] if plan is None else self._exchange(buffers, plan)
+        )
 
     def put_sparse(self, name: str, x: Sparse) -> None:
         """A sparse gradient: all its entries are sent, in dense steps without loss; its momentum is the optimizer's."""
@@ -115,29 +117,43 @@ class Averager:
         plan = self._sparse_plan or LOSSLESS
         part = self.nodes.take_sparse(name, x, self.clock)
         piece = Piece(name, part, part.shape, part.dtype, self.states.of_sparse(name, part, plan.memory.buffers))
-        self._sparse.append((piece, (self._run([piece], plan)[0], x)))
+        context = self._context(plan)
+        (outcome,) = self._run(context.select([piece]), context)
+        self._sparse.append((piece, (outcome, x)))
 
-    def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[Open]:
-        opened, pieces = [], []
-        for buffer in buffers:
-            numbers, layout = buffer.read(), self._layout(buffer.slices)
-            opened.append(Open(buffer, layout, [], *self._owed(layout.dense, numbers, plan)))
-            layout.clear(numbers)
-            for segment in layout.segments:
-                set_aside(segment, numbers, plan, self.states)
-                pieces.append(self._piece(segment, numbers, buffer.dtype, plan))
-        if self.settings.select_per != "model":
-            self._send(opened, pieces, plan)
+    def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[PendingBuffer]:
+        """Selects and sends; with one threshold for the model nothing is sent before the last buffer has come."""
+        pending, context = [self._open(buffer, plan) for buffer in buffers], self._context(plan)
+        if self.settings.select_per == "model":
+            self._model.scan(pending, plan, self.clock)
         else:
-            self._model.scan(opened, pieces, plan, self.clock)
-        return opened
+            self._send(pending, context.select([piece for one in pending for piece in one.pieces]), context)
+        for one in pending:
+            one.release()
+        return pending
 
-    def _send(self, opened: Sequence[Open], pieces: list[Piece], plan: Scheme) -> None:
-        outcomes = iter(self._run(pieces, plan))
-        for one in opened:
+    def _open(self, buffer: Buffer, plan: Scheme) -> PendingBuffer:
+        numbers, layout = buffer.read(), self._layout(buffer.slices)
+        dense = self._owed(layout.dense, numbers, plan)
+        layout.clear(numbers)
+        for segment in layout.segments:
+            set_aside(segment, numbers, plan, self.states)
+        pieces = [self._piece(segment, numbers, buffer.dtype, plan) for segment in layout.segments]
+        return PendingBuffer(buffer, layout, pieces, *dense)
+
+    def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
+        outcomes = iter(self._run(offers, context))
+        for one in pending:
             one.outcomes = [next(outcomes) for _ in one.layout.segments]
 
-    def _average(self, buffer: Buffer) -> Open:
+    def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
+        return context.method.exchange(offers, context) if offers else []
+
+    def _context(self, plan: Scheme) -> ExchangeContext:
+        label = f" {plan.indices} {plan.values}"
+        return ExchangeContext(plan, self.nodes.across, self.step, self.settings.seed, self.clock, label)
+
+    def _average(self, buffer: Buffer) -> PendingBuffer:
         """In a dense step each buffer is moved at once, while the next is made."""
         plan, numbers = self.settings.schedule.scheme, buffer.read()
         parts, unused = self._owed(buffer.slices, numbers, plan, left_behind(self.settings, plan.memory))
@@ -146,12 +162,7 @@ class Averager:
             mean = self.nodes.across.all_reduce(total) / total.dtype.type(self.nodes.across.size)
         finite = kernels.all_finite(mean, threads=kernels.threads)
         dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
-        return Open(buffer, Layout((), buffer.slices), [], dense, unused, True, finite)
-
-    def _run(self, pieces: list[Piece], plan: Scheme) -> list[Outcome]:
-        label = f" {plan.indices} {plan.values}"
-        turn = Turn(plan, self.nodes.across, self.step, self.settings.seed, self.clock, label)
-        return list(plan.exchange.exchange(pieces, turn)) if pieces else []
+        return PendingBuffer(buffer, Layout((), buffer.slices), [], dense, unused, True, finite)
 
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
         x, masks = numbers[segment.start : segment.stop], self.settings.masks if plan.exchange.uses_masks else None
@@ -160,11 +171,6 @@ class Averager:
         if dtype == "float16" and plan.transform.uses_fourier:
             dtype = "float32"  # coefficients may be larger than any float16
         return Piece(segment.name, x, shape, dtype, state, mask=None if masks is None else masks.of(segment.spans))
-
-    def _pieces(self, opened: Sequence[Open], plan: Scheme) -> Iterator[Piece]:
-        for one in opened:
-            numbers = one.buffer.read()
-            yield from (self._piece(segment, numbers, one.buffer.dtype, plan) for segment in one.layout.segments)
 
     def _owed(
         self, items: Sequence[Slice], numbers: Array, plan: Scheme, left: Left = lambda name: False
@@ -189,9 +195,9 @@ class Averager:
     def prepare(self) -> bool:
         """The step's last collectives; whether it is finite on all ranks. Nothing is written yet."""
         self._put_clipped()
-        self._send_chosen()
-        finite = self._reduce_dense() and all(one.finite for one in self._open)
-        dense = (outcome for one in self._open for outcome in one.outcomes)
+        self._send_selected()
+        finite = self._reduce_dense() and all(one.finite for one in self._pending)
+        dense = (outcome for one in self._pending for outcome in one.outcomes)
         finite = finite and all(outcome.finite for outcome in (*dense, *(found for _, (found, _) in self._sparse)))
         finite, self._gain.now = self.nodes.agree(finite, self._gain.now)
         return finite
@@ -200,7 +206,7 @@ class Averager:
         """The rest of `finish`: what the ranks know already is written, and shared where machines have several."""
         plan = self.scheme
         self._model.keep(finite)
-        for one in self._open:
+        for one in self._pending:
             self._write(one, plan or self.settings.schedule.scheme, finite)
         self.sparse_means = {one.name: self._finish_sparse(one, *last, finite) for one, last in self._sparse}
         if finite:
@@ -220,12 +226,13 @@ class Averager:
         for part in clipped(waiting, self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)):
             self._put_sparse(*part) if isinstance(part, tuple) else self._put_buffers(part)
 
-    def _send_chosen(self) -> None:
+    def _send_selected(self) -> None:
         """With one threshold for the model, which only the last bucket tells, everything is sent now."""
         plan = self.scheme
         if plan is not None:
-            for opened, pieces in self._model.chosen(self._pieces, plan, self.clock):
-                self._send(opened, pieces, plan)
+            context = self._context(plan)
+            for pending, offers in self._model.selected(context):
+                self._send(pending, offers, context)
 
     def pass_by(self, nbytes: int) -> None:
         """Counts a dense step that was made elsewhere: nothing was owed, so a plain mean of its bytes was enough."""
@@ -238,11 +245,11 @@ class Averager:
         self.states.put_back()
         self._model.clear()
         self._gain.clear()
-        self._open, self._sparse, self._unclipped = [], [], []
+        self._pending, self._sparse, self._unclipped = [], [], []
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
-        pairs = [pair for one in self._open if not one.reduced for pair in one.dense]
+        pairs = [pair for one in self._pending if not one.reduced for pair in one.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
         message = self._gain.message(arrays, sparse=self.scheme is not None)
         with self.clock("dense"):
@@ -250,22 +257,22 @@ class Averager:
         self._gain.now = self._gain.agreed(message)
         return finite
 
-    def _write(self, one: Open, plan: Scheme, finite: bool) -> None:
+    def _write(self, one: PendingBuffer, plan: Scheme, finite: bool) -> None:
         numbers, left = one.buffer.read(), left_behind(self.settings, plan.memory, dense=self.scheme is None)
         if finite:
             for item, mean in one.dense:
                 used = item.name not in one.unused
                 settle(item, numbers, mean, plan, self.settings, self.states, used, left(item.name))
         one.layout.clear(numbers)
-        for segment, outcome in zip(one.layout.segments, one.outcomes, strict=True):
+        for piece, outcome in zip(one.pieces_over(numbers), one.outcomes, strict=True):
             if finite:
                 with self.clock("keep"):
-                    piece = self._piece(segment, numbers, one.buffer.dtype, plan)
                     self._gain.note(piece.keep(plan, outcome, self._gain.now))
                 if self.settings.on_sent is not None:
-                    self.settings.on_sent(segment.name, outcome.delivered())
+                    self.settings.on_sent(piece.name, outcome.delivered())
+            assert not isinstance(piece.x, Sparse)
             with self.clock("accumulate"):
-                outcome.mean_into(numbers[segment.start : segment.stop])
+                outcome.mean_into(piece.x)
         for item, mean in one.dense:
             numbers[item.start : item.stop] = mean
         if finite and plan.memory.held_momentum:
@@ -284,7 +291,7 @@ class Averager:
 
     def _follow(self) -> None:
         """At the start of a step, the buffers change with the loss's scale and the learning rate."""
-        if self._open or self._sparse:
+        if self._pending or self._sparse:
             return
         if self.settings.scale is not None:
             self.rescale(self.settings.scale())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from sparsewire import kernels
 from sparsewire.core.sparse import Sparse, work_dtype
 from sparsewire.errors import InputError
-from sparsewire.exchange import Outcome
+from sparsewire.exchange import Outcome, Piece
 from sparsewire.kernels import Array
 
 BLOCK = 2**16
@@ -132,8 +132,8 @@ class Layout:
 
 
 @dataclass
-class Open:
-    """A buffer whose means are not yet written.
+class PendingBuffer:
+    """A buffer whose means are not yet written, and its pieces, which are compressed.
 
     `dense` are the parameters that travel dense: their means if they are `reduced` already, or what is to be. `unused`
     are those of them without a gradient here: the buffer may be written to before the step ends, so it cannot be asked.
@@ -141,11 +141,24 @@ class Open:
 
     buffer: Buffer
     layout: Layout
-    outcomes: list[Outcome]
+    pieces: list[Piece]
     dense: list[tuple[Slice, Array]]
     unused: frozenset[str]
     reduced: bool = False
     finite: bool = True
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Lets go of gradients that were converted: they are converted again when they are needed."""
+        if self.buffer.copies:
+            self.pieces = [replace(piece, x=np.empty(0, np.float32)) for piece in self.pieces]
+
+    def pieces_over(self, numbers: Array) -> list[Piece]:
+        """The pieces, whose gradients lie in `numbers`."""
+        if not self.buffer.copies:
+            return self.pieces
+        spans = [numbers[segment.start : segment.stop] for segment in self.layout.segments]
+        return [replace(piece, x=x) for piece, x in zip(self.pieces, spans, strict=True)]
 
 
 def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: int, by_bucket: bool) -> Layout:

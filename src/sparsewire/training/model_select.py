@@ -14,7 +14,7 @@ the edge decides how much is read, never what is selected; and candidates take t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,16 +23,15 @@ import numpy as np
 from sparsewire import kernels
 from sparsewire.codecs.contract import Context, Select, Terms
 from sparsewire.codecs.scheme import Scheme
-from sparsewire.exchange import Clock, Piece
+from sparsewire.exchange import Clock, ExchangeContext, Piece, Selected
 from sparsewire.kernels import Array
 
-from .layout import Open
+from .layout import PendingBuffer
 
 AIM = 3.0  # candidates for each entry that is chosen: fewer may not be enough, more take time
 START = 0.7  # of the threshold: the edge, where nothing tells how many would reach it
 ROOM = 4  # candidates of one tensor for each entry that is chosen in all
 Entries = tuple[Array, Array]  # ascending indices, and the values there
-Read = Callable[[Sequence[Open], Scheme], Iterable[Piece]]
 
 
 @dataclass(frozen=True)
@@ -108,35 +107,36 @@ class ModelSelect:
 
     def clear(self) -> None:
         """Ends a step."""
-        self._waiting: list[Sequence[Open]] = []
+        self._waiting: list[Sequence[PendingBuffer]] = []
         self._found: Candidates | None = None
         self._come, self._next = 0, 0.0
 
-    def scan(self, opened: Sequence[Open], pieces: Iterable[Piece], plan: Scheme, clock: Clock) -> None:
+    def scan(self, pending: Sequence[PendingBuffer], plan: Scheme, clock: Clock) -> None:
         """Buffers whose tensors have come: candidates are looked for, if there is an edge."""
-        self._waiting.append(opened)
+        self._waiting.append(pending)
         if self._found is None and self.edge > 0:
             self._found = Candidates(_count(plan, self.size), self.edge)
-        for piece in pieces:
+        for piece in (piece for one in pending for piece in one.pieces):
             self._come += int(piece.x.size)
             if self._found is not None:
                 with clock("select"):
                     self._found.scan(piece, plan)
 
-    def chosen(self, read: Read, plan: Scheme, clock: Clock) -> Iterator[tuple[Sequence[Open], list[Piece]]]:
-        """All that has come, call by call, with its part of the selection; `read` gives buffers' tensors again."""
+    def selected(self, context: ExchangeContext) -> Iterator[tuple[Sequence[PendingBuffer], list[Selected]]]:
+        """All that has come, call by call, with its part of the selection."""
         if self._waiting:
-            entries = self._choose(read, plan, clock)
-        for opened in self._waiting:
-            yield opened, [replace(piece, chosen=entries[piece.name]) for piece in read(opened, plan)]
+            entries = self._choose(context.scheme, context.clock)
+        for pending in self._waiting:
+            offers = [(piece, piece.offered(context.scheme, entries[piece.name])) for piece in _read(pending)]
+            yield pending, [context.selected(*offer) for offer in offers]
 
-    def _choose(self, read: Read, plan: Scheme, clock: Clock) -> dict[str, Entries]:
+    def _choose(self, plan: Scheme, clock: Clock) -> dict[str, Entries]:
         count, found = _count(plan, self._come), self._found
         if found is None or min(found.most, found.size) < count:
             found = Candidates(count)
             with clock("select again"):
-                for opened in self._waiting:
-                    for piece in read(opened, plan):
+                for pending in self._waiting:
+                    for piece in _read(pending):
                         found.scan(piece, plan)
         with clock("select"):
             threshold = found.cut(count)
@@ -160,6 +160,12 @@ class ModelSelect:
         """Takes over what `saved` gave: it saves work, and changes no result."""
         edge = float(saved.get("edge", 0.0))
         self.edge, self.size = edge if 0 <= edge < math.inf else 0.0, max(0, int(saved.get("size", 0)))
+
+
+def _read(pending: Sequence[PendingBuffer]) -> Iterator[Piece]:
+    """The tensors of some buffers, again."""
+    for one in pending:
+        yield from one.pieces_over(one.buffer.read())
 
 
 def _edge(threshold: float, edge: float, share: float | None) -> float:

@@ -3,7 +3,7 @@
 from .base import SLOTS, Codec, Context, text
 from .coding import ByteCodec, IndexCodec, ValueCodec
 from .terms import Energy, Entries, Feedback, Terms
-from .training import Exchange, LinearMemory, Memory, Select, State, Transform
+from .training import ExchangeCodec, LinearMemory, Memory, Select, State, Transform
 
 __all__ = [
     "SLOTS",
@@ -12,7 +12,7 @@ __all__ = [
     "Context",
     "Energy",
     "Entries",
-    "Exchange",
+    "ExchangeCodec",
     "Feedback",
     "IndexCodec",
     "LinearMemory",

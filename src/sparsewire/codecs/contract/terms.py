@@ -37,7 +37,7 @@ class Feedback(Protocol):
     def arrived(self) -> Array | None:
         """Which of these entries are in the mean: of the others a rank keeps what was sent; None for all."""
 
-    def take_sent(self, array: Array) -> None:
+    def subtract_sent(self, array: Array) -> None:
         """array −= this rank's part in the mean."""
 
     def add_mean(self, array: Array, factor: float) -> None:
@@ -101,7 +101,7 @@ class Terms:
         if waiting is not None:
             kernels.scatter_add(self.residual, *waiting, -1.0)
         if feedback.sent_entries is None:
-            feedback.take_sent(self.residual)
+            feedback.subtract_sent(self.residual)
 
 
 def _sent(x: Array, feedback: Feedback, apart: bool) -> tuple[Entries, Entries | None]:

@@ -185,23 +185,12 @@ class LinearMemory(Memory):
         return None
 
 
-class Exchange(Codec):
-    """How the ranks come to the mean."""
+class ExchangeCodec(Codec):
+    """How the ranks come to the mean, as a scheme names it. `sparsewire.exchange.Exchange` adds what it does."""
 
     slot = "exchange"
 
     @property
     def uses_masks(self) -> bool:
-        """Whether it wants to know which entries a pruned model has left (`Piece.mask`)."""
+        """Whether the exchange wants to know which entries a pruned model has left (`Piece.mask`)."""
         return False
-
-    @abstractmethod
-    def exchange(self, pieces: Any, turn: Any) -> Any:
-        """`exchange.Piece`s in, an `exchange.Outcome` for each; every rank calls it with the same pieces in one order.
-
-        A rank that cannot take part tells the others before it raises.
-        """
-
-    def refuse(self, comm: Any, channel: str) -> None:
-        """Tells ranks that are in `exchange` that this one cannot take part."""
-        comm.all_gather(b"", channel)

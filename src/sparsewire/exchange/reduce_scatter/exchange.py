@@ -20,13 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsewire.codecs.contract import Exchange
 from sparsewire.comm import Communicator
 from sparsewire.errors import FrameError
-from sparsewire.frames.piece import Piece
+from sparsewire.frames.piece import Selected
 
+from ..base import Clock, Exchange, ExchangeContext, Outcome
 from ..messages import NEVER_SENT
-from ..turn import Clock, Outcome, Turn
 from .routes import direct, log
 from .shares import Shares
 
@@ -45,10 +44,10 @@ class ReduceScatter(Exchange):
     def check(self) -> None:
         self.expect(self.route in ROUTES, f"route is one of {', '.join(ROUTES)}")
 
-    def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
-        """Moves the pieces' slices; no buffer is written."""
-        shares = Shares(turn.comm, turn.channel(pieces), turn.clock)
-        shares.select(pieces, turn)
+    def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
+        """Moves the offers' slices; no buffer is written."""
+        shares = Shares(context.comm, context.channel([one.piece for one in offers]), context.clock)
+        shares.cut(offers)
         ROUTES[self.route](shares)
         return shares.gather()
 

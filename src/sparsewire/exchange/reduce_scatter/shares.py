@@ -14,28 +14,22 @@ from zlib import crc32
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Context
-from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse, elements, work_dtype
 from sparsewire.errors import PeerError
-from sparsewire.frames.piece import Piece
-from sparsewire.frames.seal import Selection
+from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.wire import pack_message
 from sparsewire.kernels import Array
 
+from ..base import Clock, Outcome
 from ..messages import FINITE, SPOILED, check_notice, notice, read
-from ..turn import Clock, Outcome, Turn
 from .blocks import Block, cut_up, whole
 
 
-class Tensor(NamedTuple):
-    """A piece, its selection and its slices."""
+class Slices(NamedTuple):
+    """What this rank offers of a tensor, as slices."""
 
-    piece: Piece
-    selection: Selection
-    ctx: Context
-    scheme: Scheme
+    offer: Selected
     blocks: list[Block]
 
 
@@ -45,24 +39,24 @@ class Shares:
     def __init__(self, comm: Communicator, channel: str, clock: Clock) -> None:
         self.comm, self.channel, self.clock = comm, channel, clock
         self.error: BaseException | None = None
-        self._tensors: list[Tensor] = []
+        self._tensors: list[Slices] = []
         self._digest = b""
         self._finite = True
 
-    def select(self, pieces: Sequence[Piece], turn: Turn) -> None:
+    def cut(self, offers: Sequence[Selected]) -> None:
+        """Takes what this rank offers of each tensor."""
         with self._held():
-            for piece in pieces:
-                selection, ctx = turn.select(piece)
-                blocks = cut_up(selection, ctx.numel, self.comm.size, piece.dtype)
-                self._tensors.append(Tensor(piece, selection, ctx, piece.scheme_for(turn.scheme), blocks))
-            kinds = [(one.piece.shape, one.piece.dtype, one.selection.width) for one in self._tensors]
+            for one in offers:
+                blocks = cut_up(one.selection, one.ctx.numel, self.comm.size, one.piece.dtype)
+                self._tensors.append(Slices(one, blocks))
+            kinds = [(one.piece.shape, one.piece.dtype, one.selection.width) for one in offers]
             self._digest = crc32(repr(kinds).encode()).to_bytes(4, "little")
 
     def message(self, slices: Sequence[int]) -> bytes:
         """These slices of all tensors, to be passed on; every slice goes once."""
         if self.error is None:
             with self._held(), self.clock("encode"):
-                frames = [block.seal(one.scheme, one.ctx).fields for one, block in self._blocks(slices)]
+                frames = [block.seal(one.offer.scheme, one.offer.ctx).fields for one, block in self._blocks(slices)]
                 self._finite &= all(kernels.all_finite(block.sent.values) for _, block in self._blocks(slices))
                 return b"".join([FINITE if self._finite else SPOILED, self._digest, pack_message(frames)])
         assert self.error is not None
@@ -107,11 +101,11 @@ class Shares:
         start = 1 + len(self._digest)
         if len(message) and message[1:start] != self._digest:
             raise PeerError(f"rank {peer}: its tensors have other shapes or dtypes than on rank {self.comm.rank}")
-        kinds = [(one.piece.name, block.kind) for one, block in self._blocks(slices)]
+        kinds = [(one.offer.piece.name, block.kind) for one, block in self._blocks(slices)]
         pieces = [Piece(name, kind, kind.shape, kind.dtype) for name, kind in kinds]
         return read(memoryview(message)[start:], pieces, [kind for _, kind in kinds], peer)
 
-    def _blocks(self, slices: Sequence[int]) -> list[tuple[Tensor, Block]]:
+    def _blocks(self, slices: Sequence[int]) -> list[tuple[Slices, Block]]:
         return [(one, one.blocks[at]) for one in self._tensors for at in slices]
 
     @contextmanager
@@ -123,12 +117,13 @@ class Shares:
             self.error = self.error or error
 
 
-def _outcome(one: Tensor, means: list[Sparse], finite: bool) -> Outcome:
-    starts, dtype = [block.start for block in one.blocks], one.piece.dtype
+def _outcome(one: Slices, means: list[Sparse], finite: bool) -> Outcome:
+    starts, offer = [block.start for block in one.blocks], one.offer
+    selection, size, dtype = offer.selection, offer.ctx.numel, offer.piece.dtype
     sent = [block.sent for block in one.blocks]
     return Scattered(
-        whole(one.selection, one.ctx.numel, starts, sent, work_dtype(dtype).name),
-        whole(one.selection, one.ctx.numel, starts, means, dtype),
+        whole(selection, size, starts, sent, work_dtype(dtype).name),
+        whole(selection, size, starts, means, dtype),
         finite,
     )
 

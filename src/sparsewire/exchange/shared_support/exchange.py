@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparsewire.codecs.contract import Exchange
+from sparsewire.codecs.contract import Select
 from sparsewire.core.sparse import Sparse, held
-from sparsewire.frames.piece import Piece
+from sparsewire.frames.piece import Piece, Selected
 from sparsewire.kernels import Array
 
-from ..allgather import gather_pieces
-from ..turn import Meant, Outcome, Turn
+from ..allgather import gather_sealed, telling
+from ..base import Exchange, ExchangeContext, Outcome, SparseMean
 from .sums import SUMS, Offer, Summed
-from .supports import WAYS, Look, Support
+from .supports import METHODS, NOTHING, Look, Support, leader, model_mask
 
 
 @dataclass(frozen=True)
@@ -40,56 +40,68 @@ class Shared(Exchange):
     values: str = "float32"
 
     def check(self) -> None:
-        self.expect(self.support in WAYS, f"support is one of {', '.join(WAYS)}")
+        self.expect(self.support in METHODS, f"support is one of {', '.join(METHODS)}")
         self.expect(self.values in SUMS, f"values is one of {', '.join(SUMS)}")
 
     @property
     def uses_masks(self) -> bool:
         return self.support == "mask"
 
-    def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
-        """Moves the pieces' entries; no buffer is written."""
-        channel = turn.channel(pieces)
-        try:
-            way = WAYS[self._way(pieces)](pieces, turn)
-        except BaseException:
-            self.refuse(turn.comm, channel)
-            raise
-        found = list(zip(way.looks, way.agree(turn, channel), strict=True))
-        summed = iter(self._sum([(look, one) for look, one in found if one is not None], turn))
-        coded = iter(self._gather([look.piece for look, one in found if one is None], turn))
-        return [next(coded if one is None else summed) for _, one in found]
+    def selects(self, pieces: Sequence[Piece], context: ExchangeContext) -> list[Select]:
+        """Whoever does not lead, or knows the survivors from the model, looks only for what is not finite."""
+        method, own = self._method(pieces), context.scheme.select
+        if method == "leader":
+            return [own if context.comm.rank == leader(context) else NOTHING] * len(pieces)
+        known = [method == "mask" and model_mask(piece, context.scheme) is not None for piece in pieces]
+        return [NOTHING if masked else own for masked in known]
 
-    def _way(self, pieces: Sequence[Piece]) -> str:
+    def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
+        """Moves the offers' entries; no buffer is written."""
+        pieces = [one.piece for one in offers]
+        channel = context.channel(pieces)
+        with telling(context.comm, channel):
+            method = METHODS[self._method(pieces)](offers, context)
+        supports = list(zip(method.looks, method.agree(context, channel), strict=True))
+        summed = iter(self._sum([(look, support) for look, support in supports if support is not None], context))
+        coded = iter(self._gather([look.piece for look, support in supports if support is None], context))
+        return [next(coded if support is None else summed) for _, support in supports]
+
+    def _method(self, pieces: Sequence[Piece]) -> str:
         """A sparse tensor is sent as it is: no leader decides what of it the others may send."""
         sparse = any(isinstance(piece.x, Sparse) for piece in pieces)
         return "pool" if sparse and self.support == "leader" else self.support
 
-    def _sum(self, found: Sequence[tuple[Look, Support]], turn: Turn) -> list[Outcome]:
-        if not found:
+    def _sum(self, supports: Sequence[tuple[Look, Support]], context: ExchangeContext) -> list[Outcome]:
+        if not supports:
             return []
-        with turn.clock("encode"):
-            offers = [_offer(look, support, turn) for look, support in found]
-        with turn.clock("exchange"):
-            sums = SUMS[self.values](offers, turn.comm)
-        return [_outcome(look, support, one) for (look, support), one in zip(found, sums, strict=True)]
+        with context.clock("encode"):
+            numbers = [_offer(look, support, context) for look, support in supports]
+        with context.clock("exchange"):
+            sums = SUMS[self.values](numbers, context.comm)
+        return [_outcome(look, support, summed) for (look, support), summed in zip(supports, sums, strict=True)]
 
-    def _gather(self, pieces: list[Piece], turn: Turn) -> list[Outcome]:
-        """On a channel of its own: slots as large as frames would be sent for digests as well."""
-        return gather_pieces(pieces, turn, f"{turn.channel(pieces)} frames") if pieces else []
+    def _gather(self, pieces: list[Piece], context: ExchangeContext) -> list[Outcome]:
+        """By the scheme's own selection, on a channel of its own: slots as large as frames would be sent for digests
+        as well."""
+        if not pieces:
+            return []
+        channel = f"{context.channel(pieces)} frames"
+        with telling(context.comm, channel):
+            sealed = [context.encode(context.select_by(context.scheme.select, piece)) for piece in pieces]
+        return gather_sealed(pieces, sealed, context, channel)
 
 
-def _offer(look: Look, support: Support, turn: Turn) -> Offer:
+def _offer(look: Look, support: Support, context: ExchangeContext) -> Offer:
     with np.errstate(all="ignore"):
         numbers = look.selection.at(support.indices)
-    keeps = bool(turn.scheme.memory.buffers and look.piece.state)
+    keeps = bool(context.scheme.memory.buffers and look.piece.state)
     return Offer(numbers, look.ctx.dtype, keeps, look.ctx.own_key)
 
 
 def _outcome(look: Look, support: Support, summed: Summed) -> Outcome:
     finite = summed.finite and support.finite
     mean = summed.mean if finite or not summed.finite else np.full_like(summed.mean, np.nan)
-    return Meant(
+    return SparseMean(
         _sparse(look, *_without_zeros(support.indices, summed.sent, look.selection.width), look.ctx.dtype),
         _sparse(look, support.indices, mean, mean.dtype.name),
         finite,

@@ -1,7 +1,7 @@
 """How the ranks come to one support per tensor and step.
 
-Each way looks at its pieces first, which may fail, and then agrees in a collective that every rank reaches, also one
-that failed: with nothing to say.
+Each method prepares what it has to say, which may fail, and then agrees in a collective that every rank reaches, also
+one that failed: with nothing to say.
 
 - `pool`: every rank proposes the largest 1/ranks of what it selected; the union is everyone's. Of a sparse tensor,
   which has been selected already, all entries.
@@ -24,38 +24,43 @@ from sparsewire.codecs.select import Nonzero, NotFinite
 from sparsewire.core.mask import DIGEST, Mask, digest
 from sparsewire.core.sparse import Sparse, magnitudes, merged
 from sparsewire.errors import FrameError, PeerError
-from sparsewire.frames.piece import Piece
+from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.seal import Selection, is_ordered
 from sparsewire.frames.wire import Frame, pack_message
 from sparsewire.kernels import Array
 
+from ..base import ExchangeContext
 from ..messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
-from ..turn import Turn
 
 NOTHING = NotFinite()
 
 
 @dataclass(frozen=True)
 class Look:
-    """A piece with what this rank selected of it."""
+    """What this rank offers of a piece, and the mask that its entries lie in, if there is one."""
 
-    piece: Piece
-    ctx: Context
-    selection: Selection
+    offer: Selected
     mask: Mask | None = None
 
-    @classmethod
-    def at(cls, piece: Piece, turn: Turn, scheme: Scheme, mask: Mask | None = None) -> Look:
-        selection, ctx = replace(turn, scheme=scheme).select(piece)
-        return cls(piece, ctx, selection, mask)
+    @property
+    def piece(self) -> Piece:
+        return self.offer.piece
+
+    @property
+    def ctx(self) -> Context:
+        return self.offer.ctx
+
+    @property
+    def selection(self) -> Selection:
+        return self.offer.selection
 
     @property
     def finite(self) -> bool:
         return bool(kernels.all_finite(self.selection.values))
 
-    def proposal(self, scheme: Scheme, share: int = 1) -> Frame:
+    def proposal(self, share: int = 1) -> Frame:
         """A frame of the largest 1/share of the entries, without values, by the scheme's index codec."""
-        offer, plan = self.selection, self.piece.scheme_for(scheme)
+        offer, plan = self.selection, self.offer.scheme
         some = offer.indices if isinstance(self.piece.x, Sparse) else _largest(offer, -(-offer.indices.size // share))
         ordered = is_ordered(plan, offer.width)
         ctx = replace(self.ctx, count=int(some.size), finite=self.finite, ordered=ordered)
@@ -93,16 +98,16 @@ class Support:
 class Pool:
     """The union of all ranks' proposals."""
 
-    def __init__(self, pieces: Sequence[Piece], turn: Turn) -> None:
-        self.looks = [Look.at(piece, turn, turn.scheme) for piece in pieces]
-        with turn.clock("encode"):
-            self._mine = pack_message(look.proposal(turn.scheme, turn.comm.size) for look in self.looks)
+    def __init__(self, offers: Sequence[Selected], context: ExchangeContext) -> None:
+        self.looks = [Look(offer) for offer in offers]
+        with context.clock("encode"):
+            self._mine = pack_message(look.proposal(context.comm.size) for look in self.looks)
 
-    def agree(self, turn: Turn, channel: str) -> list[Support | None]:
+    def agree(self, context: ExchangeContext, channel: str) -> list[Support | None]:
         pieces, own = [look.piece for look in self.looks], [look.selection for look in self.looks]
-        with turn.clock("exchange"):
-            messages = gather(self._mine, turn.comm, channel)
-        with turn.clock("decode"):
+        with context.clock("exchange"):
+            messages = gather(self._mine, context.comm, channel)
+        with context.clock("decode"):
             by_rank = [read_supports(message, pieces, own, rank) for rank, message in enumerate(messages)]
             return [Support(merged(parts)) for parts in zip(*by_rank, strict=True)]
 
@@ -113,22 +118,21 @@ class Pool:
 class Leader:
     """What the leader of this step selected."""
 
-    def __init__(self, pieces: Sequence[Piece], turn: Turn) -> None:
-        self._leader = turn.step % turn.comm.size
-        leads = turn.comm.rank == self._leader
-        plan = turn.scheme if leads else replace(turn.scheme, select=NOTHING)
-        self.looks = [Look.at(piece, turn, plan) for piece in pieces]
-        with turn.clock("encode"):
-            self._mine = pack_message(look.proposal(turn.scheme) for look in self.looks) if leads else None
+    def __init__(self, offers: Sequence[Selected], context: ExchangeContext) -> None:
+        self._leader = leader(context)
+        self.looks = [Look(offer) for offer in offers]
+        with context.clock("encode"):
+            leads = context.comm.rank == self._leader
+            self._mine = pack_message(look.proposal() for look in self.looks) if leads else None
 
-    def agree(self, turn: Turn, channel: str) -> list[Support | None]:
-        told = heard(self.looks, turn, channel)
+    def agree(self, context: ExchangeContext, channel: str) -> list[Support | None]:
+        told = heard(self.looks, context, channel)
         for rank, theirs in enumerate(told):
             if any(one[1:] != mine[1:] for one, mine in zip(theirs, told[0], strict=True)):
                 raise PeerError(f"rank {rank}: it has tensors of other shapes or number types than rank 0")
-        with turn.clock("exchange"):
-            message = memoryview(turn.comm.broadcast(self._mine, self._leader))
-        with turn.clock("decode"):
+        with context.clock("exchange"):
+            message = memoryview(context.comm.broadcast(self._mine, self._leader))
+        with context.clock("decode"):
             pieces, own = [look.piece for look in self.looks], [look.selection for look in self.looks]
             found = read_supports(message, pieces, own, self._leader)
         by_piece = zip(found, zip(*told, strict=True), strict=True)
@@ -141,15 +145,15 @@ class Leader:
 class Survivors:
     """The entries of each tensor that all ranks have alike; None where they differ."""
 
-    def __init__(self, pieces: Sequence[Piece], turn: Turn) -> None:
-        self.looks = [_survivors(piece, turn) for piece in pieces]
+    def __init__(self, offers: Sequence[Selected], context: ExchangeContext) -> None:
+        self.looks = [Look(one, _survivors(one)) for one in offers]
 
-    def agree(self, turn: Turn, channel: str) -> list[Support | None]:
-        told = heard(self.looks, turn, channel)
+    def agree(self, context: ExchangeContext, channel: str) -> list[Support | None]:
+        told = heard(self.looks, context, channel)
         parts = zip(self.looks, zip(*told, strict=True), strict=True)
         found = [self._support(look, part) for look, part in parts]
         for one in found:
-            turn.clock.count("masks differ" if one is None else "masks agree")
+            context.clock.count("masks differ" if one is None else "masks agree")
         return found
 
     def _support(self, look: Look, told: Sequence[bytes]) -> Support | None:
@@ -158,23 +162,30 @@ class Survivors:
         return Support.told(look.mask.indices, _all_finite(told)) if same else None
 
 
-def _survivors(piece: Piece, turn: Turn) -> Look:
+def _survivors(one: Selected) -> Mask:
     """By the model's own mask, which a gradient that is zero by chance does not change; else by the selection."""
-    scheme = turn.scheme
-    if piece.mask is not None and isinstance(scheme.select, Nonzero) and scheme.transform.is_identity:
-        return Look.at(piece, turn, replace(scheme, select=NOTHING), piece.mask)
-    look = Look.at(piece, turn, scheme)
-    return replace(look, mask=Mask.of(look.selection.indices))
+    mask = model_mask(one.piece, one.scheme)
+    return Mask.of(one.selection.indices) if mask is None else mask
+
+
+def model_mask(piece: Piece, scheme: Scheme) -> Mask | None:
+    """The mask of a pruned model, where it says as much as the scheme's selection would."""
+    return piece.mask if isinstance(scheme.select, Nonzero) and scheme.transform.is_identity else None
+
+
+def leader(context: ExchangeContext) -> int:
+    """The rank whose selection is everyone's in this step."""
+    return context.step % context.comm.size
 
 
 # --- what all need ---
 
 
-def heard(looks: Sequence[Look], turn: Turn, channel: str) -> list[list[bytes]]:
+def heard(looks: Sequence[Look], context: ExchangeContext, channel: str) -> list[list[bytes]]:
     """What every rank tells of each piece."""
     mine = b"".join(look.told() for look in looks)
-    with turn.clock("exchange"):
-        messages = gather(mine, turn.comm, channel)
+    with context.clock("exchange"):
+        messages = gather(mine, context.comm, channel)
     return [_told(message, len(looks), rank) for rank, message in enumerate(messages)]
 
 
@@ -190,4 +201,4 @@ def _all_finite(told: Sequence[bytes]) -> bool:
     return all(one[:1] == FINITE for one in told)
 
 
-WAYS: dict[str, type[Pool] | type[Leader] | type[Survivors]] = {"pool": Pool, "leader": Leader, "mask": Survivors}
+METHODS: dict[str, type[Pool] | type[Leader] | type[Survivors]] = {"pool": Pool, "leader": Leader, "mask": Survivors}

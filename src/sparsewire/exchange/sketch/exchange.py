@@ -25,18 +25,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Exchange
 from sparsewire.core.rng import derive_key
 from sparsewire.core.sparse import Sparse, elements, work_dtype
 from sparsewire.errors import FrameError
 from sparsewire.frames.codec import decode_parsed
-from sparsewire.frames.piece import Piece
+from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.wire import Frame, pack_message
 from sparsewire.kernels import Array
 
-from ..allgather import gather_sealed, outcomes
+from ..allgather import gather_sealed, outcomes, telling
+from ..base import Exchange, ExchangeContext, Outcome, SparseMean
 from ..messages import blaming, gather, own_dtype, parse
-from ..turn import Meant, Outcome, Turn
 from .table import Table
 from .union import Call, Note, Union, find, gathered, reduced, size_of_bits, tell, way
 
@@ -86,20 +85,17 @@ class Sketch(Exchange):
             wanted = (self.volume or VOLUME) * entries / self.rows
         return max(1, round(min(wanted, MOST_COLUMNS))) if entries else 0
 
-    def exchange(self, pieces: Sequence[Piece], turn: Turn) -> list[Outcome]:
-        """Moves the pieces' supports and tables; no buffer is written."""
-        try:
-            call = Call.of(pieces, turn)
+    def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
+        """Moves the offers' supports and tables; no buffer is written."""
+        with telling(context.comm, context.channel([one.piece for one in offers])):
+            call = Call.of(offers, context)
             note = call.note(str(self))
-        except BaseException:
-            self.refuse(turn.comm, turn.channel(pieces))
-            raise
-        with turn.clock("exchange"):
-            notes = tell(note, turn.comm, call.channel)
+        with context.clock("exchange"):
+            notes = tell(note, context.comm, call.channel)
         by = way(notes, size_of_bits(call))
         if by == "bits" and self._frames_are_smaller(call, notes):
             return _gather_frames(call)
-        turn.clock.count(f"sketch_{by}")
+        context.clock.count(f"sketch_{by}")
         return self._meet(find(by, call), call, notes)
 
     def _meet(self, union: Union, call: Call, notes: Sequence[Note]) -> list[Outcome]:
@@ -110,7 +106,7 @@ class Sketch(Exchange):
             return _gather_frames(call)
         if union.frames is not None and gathered([note.values for note in notes]) < reduced(size, notes):
             return _gather_values(call, union.frames)
-        call.turn.clock.count("sketch")
+        call.context.clock.count("sketch")
         return self._sum(call, union, tables)
 
     def _frames_are_smaller(self, call: Call, notes: Sequence[Note]) -> bool:
@@ -125,7 +121,7 @@ class Sketch(Exchange):
         return Table(ids, width, self.columns(ids.size), keys)
 
     def _sum(self, call: Call, union: Union, tables: Sequence[Table]) -> list[Outcome]:
-        clock, comm = call.turn.clock, call.turn.comm
+        clock, comm = call.context.clock, call.context.comm
         with clock("encode"):
             mine = _sketched(call, union, tables)
         with clock("exchange"), np.errstate(all="ignore"):
@@ -143,14 +139,14 @@ class Sketch(Exchange):
             linear, mean = mean, table.median(total)
             sent += (mean - linear) * share
         finite = bool(kernels.all_finite(total))
-        return Meant(_numbers(entries, sent, like), _numbers(entries, mean * share, like), finite, like.dtype)
+        return SparseMean(_numbers(entries, sent, like), _numbers(entries, mean * share, like), finite, like.dtype)
 
 
 def _sketched(call: Call, union: Union, tables: Sequence[Table]) -> Array:
     """This rank's tables, side by side."""
     whole = np.zeros(sum(table.numbers for table in tables), _dtype(call.pieces))
-    for table, part, entries, offer in zip(tables, _split(whole, tables), union.entries, call.selections, strict=True):
-        table.insert(part, offer.at(entries).astype(whole.dtype, copy=False))
+    for table, part, entries, offer in zip(tables, _split(whole, tables), union.entries, call.offers, strict=True):
+        table.insert(part, offer.selection.at(entries).astype(whole.dtype, copy=False))
     return whole
 
 
@@ -176,24 +172,24 @@ def _frames(notes: Sequence[Note]) -> float:
 
 
 def _gather_frames(call: Call) -> list[Outcome]:
-    call.turn.clock.count("sketch_gathered")
-    return gather_sealed(call.pieces, call.sealed, call.turn, f"{call.channel} frames")
+    call.context.clock.count("sketch_gathered")
+    return gather_sealed(call.pieces, call.sealed, call.context, f"{call.channel} frames")
 
 
 def _gather_values(call: Call, supports: Sequence[Sequence[Frame]]) -> list[Outcome]:
     """Gathered frames, of which all ranks have the supports already."""
-    turn, comm, own = call.turn, call.turn.comm, call.own
-    turn.clock.count("sketch_gathered")
+    clock, comm, own = call.context.clock, call.context.comm, call.own
+    clock.count("sketch_gathered")
     mine = pack_message(replace(one.fields, indices=b"") for one in call.sealed)
-    with turn.clock("exchange"):
+    with clock("exchange"):
         messages = gather(mine, comm, f"{call.channel} values")
-    with turn.clock("decode"):
+    with clock("decode"):
         by_rank = [own] * comm.size
         for rank, message in enumerate(messages):
             with blaming(rank):
                 frames = zip(parse(message, call.pieces, own, own_dtype), supports[rank], strict=True)
                 by_rank[rank] = own if rank == comm.rank else [decode_parsed(_joined(*pair)) for pair in frames]
-    with turn.clock("accumulate"):
+    with clock("accumulate"):
         return outcomes(call.pieces, by_rank, comm.rank, "all")
 
 

@@ -21,13 +21,13 @@ from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse, merged
 from sparsewire.errors import FrameError
 from sparsewire.frames.codec import decode_support
-from sparsewire.frames.piece import Piece
-from sparsewire.frames.seal import Sealed, Selection, is_ordered
+from sparsewire.frames.piece import Piece, Selected
+from sparsewire.frames.seal import Sealed, is_ordered
 from sparsewire.frames.wire import Frame, pack_message
 from sparsewire.kernels import Array
 
+from ..base import ExchangeContext
 from ..messages import blaming, gather, own_dtype, parse
-from ..turn import Turn
 
 FIELDS, CHECKSUM, DIGEST = struct.Struct("<QQQ16s16s"), struct.Struct("<I"), 16
 
@@ -73,19 +73,23 @@ class Note:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an exchange: what this rank selected of each piece, and the frames of that."""
+    """One call of an exchange: what this rank offers of each piece, and the frames of that."""
 
-    pieces: Sequence[Piece]
-    turn: Turn
-    selections: Sequence[Selection]
+    offers: Sequence[Selected]
+    context: ExchangeContext
     sealed: Sequence[Sealed]
-    keys: Sequence[int]
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], turn: Turn) -> Call:
-        offers = [turn.offer(piece) for piece in pieces]
-        keys = [piece.context(turn.scheme, turn.step, turn.seed, turn.comm.rank).key for piece in pieces]
-        return cls(pieces, turn, [selection for selection, _ in offers], [sealed for _, sealed in offers], keys)
+    def of(cls, offers: Sequence[Selected], context: ExchangeContext) -> Call:
+        return cls(offers, context, [context.encode(one) for one in offers])
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [one.piece for one in self.offers]
+
+    @property
+    def keys(self) -> list[int]:
+        return [one.ctx.key for one in self.offers]
 
     @property
     def own(self) -> list[Sparse]:
@@ -93,7 +97,7 @@ class Call:
 
     @property
     def channel(self) -> str:
-        return self.turn.channel(self.pieces)
+        return self.context.channel(self.pieces)
 
     def note(self, settings: str) -> Note:
         frames, support = [one.fields for one in self.sealed], blake2b(digest_size=DIGEST)
@@ -146,17 +150,17 @@ def find(by: str, call: Call) -> Union:
 
 def _same(call: Call) -> Union:
     """Coded supports are the same as well, unless they are in an order that is each rank's own."""
-    alike = not any(is_ordered(call.turn.scheme, sent.width) for sent in call.own)
-    frames = [[one.fields for one in call.sealed]] * call.turn.comm.size
+    alike = not any(is_ordered(call.context.scheme, sent.width) for sent in call.own)
+    frames = [[one.fields for one in call.sealed]] * call.context.comm.size
     return Union([sent.indices for sent in call.own], frames if alike else None)
 
 
 def _coded(call: Call) -> Union:
-    comm, frames = call.turn.comm, []
+    comm, frames = call.context.comm, []
     mine = [replace(one.fields, values=b"") for one in call.sealed]
-    with call.turn.clock("exchange"):
+    with call.context.clock("exchange"):
         messages = gather(pack_message(mine), comm, f"{call.channel} supports")
-    with call.turn.clock("decode"):
+    with call.context.clock("decode"):
         found: list[list[Array]] = []
         for rank, message in enumerate(messages):
             with blaming(rank):
@@ -172,9 +176,9 @@ def _kept(frame: Frame) -> Frame:
 
 def _bits(call: Call) -> Union:
     marks = [kernels.bitmap(sent.indices, sent.size) for sent in call.own]
-    with call.turn.clock("exchange"):
-        union = call.turn.comm.all_reduce(np.concatenate(marks), "bor")
-    with call.turn.clock("decode"):
+    with call.context.clock("exchange"):
+        union = call.context.comm.all_reduce(np.concatenate(marks), "bor")
+    with call.context.clock("decode"):
         ends = np.cumsum([mark.size for mark in marks])[:-1]
         parts = zip(np.split(union, ends), call.own, strict=True)
         return Union([_marked(part, sent.size) for part, sent in parts], None)

@@ -19,11 +19,12 @@ from zlib import crc32
 
 import numpy as np
 
+from sparsewire.codecs.contract import ExchangeCodec
 from sparsewire.codecs.scheme import scheme
 from sparsewire.comm import Communicator
 from sparsewire.comm.shared_memory import Partition, SharedMemory
 from sparsewire.core.sparse import Sparse
-from sparsewire.exchange import Clock, Piece, Turn
+from sparsewire.exchange import Clock, ExchangeContext, Piece
 from sparsewire.kernels import Array, index_dtype
 
 from ..layout import Buffer, Slice
@@ -165,12 +166,11 @@ class Nodes(Flat):
         indices = (mean.indices.astype(np.int64) + self._entries(like)[0]).astype(index_dtype(like.size))
         return self._gather(name, like.like(indices, mean.work_values), DISJOINT.exchange, clock)
 
-    def _gather(self, name: str, x: Sparse, exchange: Any, clock: Clock) -> Sparse:
+    def _gather(self, name: str, x: Sparse, exchange: ExchangeCodec, clock: Clock) -> Sparse:
         plan = replace(LOSSLESS, exchange=exchange)
         with clock("inside"):
-            (outcome,) = exchange.exchange([Piece(name, x, x.shape, x.dtype)], Turn(plan, self.inside))
-        mean: Sparse = outcome.mean_sparse()
-        return mean
+            (outcome,) = ExchangeContext(plan, self.inside).average([Piece(name, x, x.shape, x.dtype)])
+        return outcome.mean_sparse()
 
     def _entries(self, x: Sparse) -> tuple[int, int]:
         return self.grid.range(x.size, self._rank, unit=1)

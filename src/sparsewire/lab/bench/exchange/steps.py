@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsewire.codecs.scheme import Scheme, scheme
 from sparsewire.comm import Communicator
-from sparsewire.exchange import Clock, Piece, Turn, average_dense
+from sparsewire.exchange import Clock, ExchangeContext, Piece, average_dense
 from sparsewire.kernels import Array
 from sparsewire.planning.cost.model import DISJOINT, IDENTICAL
 from sparsewire.planning.cost.timing import values
@@ -48,7 +48,7 @@ def run_step(x: Array, plan: Scheme | None, comm: Communicator, step: int = 0) -
         average_dense([mean], comm)
         return clock
     piece = Piece("w", x, x.shape, x.dtype.name)
-    (outcome,) = plan.exchange.exchange([piece], Turn(plan, comm, step, clock=clock))
+    (outcome,) = ExchangeContext(plan, comm, step, clock=clock).average([piece])
     with clock("accumulate"):
         outcome.mean_into(mean)
     return clock

@@ -1,4 +1,4 @@
-"""What an exchange is given, and what it gives back."""
+"""What an exchange is, what it is given, and what it gives back."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sparsewire.codecs.contract import Context
+from sparsewire.codecs.contract import Context, ExchangeCodec, Select
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse, held
-from sparsewire.frames.piece import Piece, showing
+from sparsewire.errors import SchemeError
+from sparsewire.frames.piece import Piece, Selected, showing
 from sparsewire.frames.seal import Sealed, Selection
 from sparsewire.kernels import Array
 
@@ -41,7 +42,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ExchangeContext:
     """One call of an exchange: the scheme, the ranks, and where randomness comes from."""
 
     scheme: Scheme
@@ -51,25 +52,69 @@ class Turn:
     clock: Clock = field(default_factory=Clock)
     label: str = ""  # of the channels, where schemes alternate
 
+    @property
+    def method(self) -> Exchange:
+        method = self.scheme.exchange
+        if not isinstance(method, Exchange):
+            raise SchemeError(f"exchange={method} cannot move anything: its class is no sparsewire.exchange.Exchange")
+        return method
+
     def channel(self, pieces: Sequence[Piece]) -> str:
         """Where these pieces' messages travel: an engine's slots are as large as a channel's last messages."""
         return (pieces[0].name if pieces else "") + self.label
 
-    def seal(self, piece: Piece) -> Sealed:
-        """The frame of a piece's selection; the piece's buffers are only read."""
-        return self.offer(piece)[1]
+    def average(self, pieces: Sequence[Piece]) -> list[Outcome]:
+        """Selects and exchanges; no buffer is written."""
+        return self.method.exchange(self.select(pieces), self)
 
-    def offer(self, piece: Piece) -> tuple[Selection, Sealed]:
-        """A piece's selection and its frame."""
-        selection, ctx = self.select(piece)
-        with self.clock("encode"):
-            return selection, piece.encode(selection, self.scheme, ctx)
+    def select(self, pieces: Sequence[Piece]) -> list[Selected]:
+        """What this rank offers of each piece. A rank that cannot select tells the others before it raises."""
+        try:
+            selects = self.method.selects(pieces, self)
+            return [self.select_by(select, piece) for select, piece in zip(selects, pieces, strict=True)]
+        except BaseException:
+            self.method.refuse(self.comm, self.channel(pieces))
+            raise
 
-    def select(self, piece: Piece) -> tuple[Selection, Context]:
-        """A piece's selection alone, and what the codecs may know."""
-        ctx = piece.context(self.scheme, self.step, self.seed, self.comm.rank)
+    def select_by(self, select: Select, piece: Piece) -> Selected:
+        """What a selection other than the scheme's own offers of a piece."""
         with self.clock("select"):
-            return piece.select(showing(self.scheme), ctx), ctx
+            plan = showing(replace(self.scheme, select=select))
+            return self.selected(piece, piece.select(plan, self._codec_context(piece)))
+
+    def selected(self, piece: Piece, selection: Selection) -> Selected:
+        """A piece whose selection has been made."""
+        return Selected(piece, selection, piece.scheme_for(self.scheme), self._codec_context(piece))
+
+    def encode(self, one: Selected) -> Sealed:
+        """The frame of what this rank offers."""
+        with self.clock("encode"):
+            return one.encode()
+
+    def _codec_context(self, piece: Piece) -> Context:
+        return piece.context(self.scheme, self.step, self.seed, self.comm.rank)
+
+
+class Exchange(ExchangeCodec):
+    """How the ranks come to the mean: the base class of every exchange, built in or from outside."""
+
+    def selects(self, pieces: Sequence[Piece], context: ExchangeContext) -> Sequence[Select]:
+        """By what each piece is selected on this rank in this step: by the scheme's own selection, unless others lead.
+
+        Of a sparse tensor, which is sent as it is, all entries are selected whatever this says.
+        """
+        return [context.scheme.select] * len(pieces)
+
+    @abstractmethod
+    def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
+        """What came of each offer. No buffer is written. Every rank calls it with the same pieces in one order.
+
+        A rank that cannot take part tells the others before it raises.
+        """
+
+    def refuse(self, comm: Communicator, channel: str) -> None:
+        """Tells ranks that are in `exchange` that this one cannot take part."""
+        comm.all_gather(b"", channel)
 
 
 class Outcome(ABC):
@@ -107,7 +152,7 @@ class Outcome(ABC):
         return sent.like(sent.indices[arrived], sent.values.reshape(-1, sent.width)[arrived].reshape(-1))
 
 
-class Meant(Outcome):
+class SparseMean(Outcome):
     """What this rank sent, and the mean as entries in the work dtype of a tensor of `dtype`."""
 
     def __init__(self, sent: Sparse, mean: Sparse, finite: bool, dtype: str) -> None:
