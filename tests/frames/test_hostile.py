@@ -307,7 +307,7 @@ def test_inspection_expands_little_whatever_a_frame_claims() -> None:
     body = zlib.compress(bytes(128 * MEGABYTE), 1)
     claim = wire.pack(replace(frame, shape=(2**40,), count=2**40, values=body))
     command = [sys.executable, "-W", "ignore", "-c", INSPECT_LIMITED]
-    run = subprocess.run(command, input=claim, capture_output=True, cwd=Path(__file__).parent)
+    run = subprocess.run(command, input=claim, capture_output=True, cwd=Path(__file__).parents[1] / "support")
     assert run.stdout.decode().strip() == str(2**40), run.stderr.decode()
 
 

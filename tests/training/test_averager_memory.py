@@ -52,7 +52,7 @@ def test_a_steady_step_makes_no_dense_arrays(kind: str) -> None:
     if kernels.backend() == "reference":
         pytest.skip("the NumPy kernels make dense arrays; this is about the native ones")
     command = [sys.executable, "-c", STEP, kind]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1] / "support")
     assert done.returncode == 0, done.stderr
     peak, dense = map(int, done.stdout.split())
     assert 0 < peak < dense / 4  # two ranks; one array as large as a tensor would be four times too much
