@@ -16,7 +16,7 @@ from sparsewire.training.averager import Averager
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
 from ..cost.coded import coded
-from ..cost.model import Link
+from ..cost.model import NetworkSpeed
 from ..cost.step import Codecs, coding
 from ..cost.timing import noise, share
 from ..cost.volume import all_reduce
@@ -80,9 +80,11 @@ def probe(
     return min(spent[2::2]), min(spent[3::2])
 
 
-def link_of(small: float, large: float, nbytes: int, size: int) -> Link:
+def network_of(small: float, large: float, nbytes: int, size: int) -> NetworkSpeed:
     """α and β, from the seconds of an all_reduce of next to nothing and of one of so many bytes."""
-    return Link(latency_of(small, size), max(large / 10, large - small) / max(1.0, all_reduce(nbytes, size).sent))
+    return NetworkSpeed(
+        latency_of(small, size), max(large / 10, large - small) / max(1.0, all_reduce(nbytes, size).sent)
+    )
 
 
 def latency_of(small: float, size: int) -> float:
@@ -96,19 +98,19 @@ def probe_size(byte: float, size: int, seconds: float, most: int = PROBE[1]) -> 
     return int(min(most, max(PROBE[0], seconds / max(byte, LEAST) / moved)))
 
 
-def measure_link(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = REPEAT) -> Link:
+def measure_network(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = REPEAT) -> NetworkSpeed:
     """Latency and rate, by probes that take about so long and have `most` bytes at most. Every rank calls it.
 
     The slowest rank's link makes an all_reduce slow for all of them, so the least that any measured is without a pause.
     Latency is what ranks that share cores wait for each other, too: that of the slowest.
     """
-    nbytes, link = PROBE[0], Link(0.0, 0.0)
+    nbytes, network = PROBE[0], NetworkSpeed(0.0, 0.0)
     for _ in range(2):
         small, large = probe(comm, nbytes, repeat)
         slowest, least, large = comm.all_reduce(np.array([small, -small, -large]), "max").tolist()
-        link = replace(link_of(-least, -large, nbytes, comm.size), latency=latency_of(slowest, comm.size))
-        nbytes = probe_size(link.byte, comm.size, seconds, most)
-    return link
+        network = replace(network_of(-least, -large, nbytes, comm.size), latency=latency_of(slowest, comm.size))
+        nbytes = probe_size(network.byte, comm.size, seconds, most)
+    return network
 
 
 def survey(comm: Communicator, plans: Sequence[Scheme], numel: int) -> dict[Scheme, Codecs]:

@@ -35,9 +35,9 @@ DECODING = frozenset({"decode", "decode_frame", "query"})
 
 
 @dataclass(frozen=True)
-class Link:
-    """α, seconds per round; β, seconds per byte; the bytes that a link which is limited lets pass at once; and the part
-    of β in which a processor is busy."""
+class NetworkSpeed:
+    """How fast ranks exchange: α, seconds per round; β, seconds per byte; the bytes that a limited link lets pass at
+    once (`burst`); and the part of β in which a processor is busy."""
 
     latency: float
     byte: float
@@ -57,21 +57,23 @@ class Cost:
         """What every rank decodes: the others' messages, or the mean that one rank made of them."""
         return sharing * self._work(speeds, {"decode_mean"} if self.alone else DECODING)
 
-    def seconds(self, link: Link, speeds: Speeds, local: float, sharing: float = 1.0, ring: bool = True) -> float:
+    def seconds(
+        self, network: NetworkSpeed, speeds: Speeds, local: float, sharing: float = 1.0, ring: bool = True
+    ) -> float:
         """T; `sharing` is the number of ranks per core, at least 1."""
         rounds = self.volume.rounds if ring else self.volume.fewest
-        return self._computing(speeds, local, sharing) + link.latency * rounds + link.byte * self._moved(link)
+        return self._computing(speeds, local, sharing) + network.latency * rounds + network.byte * self._moved(network)
 
-    def busy_seconds(self, link: Link, speeds: Speeds, local: float, sharing: float = 1.0) -> float:
+    def busy_seconds(self, network: NetworkSpeed, speeds: Speeds, local: float, sharing: float = 1.0) -> float:
         """The part of T in which a processor is busy."""
-        return self._computing(speeds, local, sharing) + link.busy * link.byte * self._moved(link)
+        return self._computing(speeds, local, sharing) + network.busy * network.byte * self._moved(network)
 
     def _computing(self, speeds: Speeds, local: float, sharing: float) -> float:
         work = local + self._work(speeds, self.work.keys()) + speeds.reduce * self.volume.reduced
         return (1.0 if self.alone else sharing) * work
 
-    def _moved(self, link: Link) -> float:
-        return max(0.0, max(self.volume.sent, self.volume.received) - link.burst)
+    def _moved(self, network: NetworkSpeed) -> float:
+        return max(0.0, max(self.volume.sent, self.volume.received) - network.burst)
 
     def _work(self, speeds: Speeds, names: Set[str]) -> float:
         return sum(getattr(speeds, name) * count for name, count in self.work.items() if name in names)
