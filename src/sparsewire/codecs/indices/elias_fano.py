@@ -1,4 +1,8 @@
-"""`elias_fano`: low bits packed, high bits in unary; at most 2 + log2(d/k) bits an entry for any indices."""
+"""`elias_fano`: low bits packed, high bits in unary; at most 2 + log2(d/k) bits an entry for any indices.
+
+It has no parameters to send, so of what `best` chooses from it is the smallest for up to about 30 entries: the
+selections of biases, norms and other small tensors. For more entries `rice` and `huffman` are smaller.
+"""
 
 from __future__ import annotations
 
