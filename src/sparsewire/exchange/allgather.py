@@ -33,6 +33,7 @@ class AllGather(Exchange):
 
     id = "allgather"
     wire_id = 1
+    status = "recommended"
 
     mean: str = "all"
 

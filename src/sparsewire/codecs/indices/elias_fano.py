@@ -18,10 +18,11 @@ from ..contract import Context, IndexCodec
 
 @dataclass(frozen=True)
 class EliasFano(IndexCodec):
-    """Quasi-succinct monotone sequence (Elias 1974, Fano 1971)."""
+    """Low bits as they are, high bits in unary (Elias 1974, Fano 1971); the smallest for a few entries."""
 
     id = "elias_fano"
     wire_id = 5
+    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         return join(*kernels.elias_fano_encode(indices, ctx.numel)), indices

@@ -30,6 +30,7 @@ class DCT(Chunked):
 
     id = "dct"
     wire_id = 4
+    status = "comparison"
 
     block: int = 64
     two_dimensional: bool = False

@@ -27,6 +27,7 @@ class FFT(Chunked):
 
     id = "fft"
     wire_id = 3
+    status = "comparison"
 
     chunk: int = 4096
 

@@ -40,6 +40,7 @@ class FitDExp(CurveCodec):
 
     id = "fit_dexp"
     wire_id = 8
+    status = "comparison"
 
     rank_bits: int | None = None
 

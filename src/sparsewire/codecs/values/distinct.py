@@ -28,6 +28,7 @@ class Distinct(ValueCodec):
 
     id = "distinct"
     wire_id = 20
+    status = "comparison"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:

@@ -38,6 +38,7 @@ class ReduceScatter(Exchange):
 
     id = "reduce_scatter"
     wire_id = 3
+    status = "recommended"
 
     route: str = "direct"
 

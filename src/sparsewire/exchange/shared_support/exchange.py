@@ -35,6 +35,7 @@ class Shared(Exchange):
 
     id = "shared"
     wire_id = 4
+    status = "recommended"
 
     support: str = "pool"
     values: str = "float32"
