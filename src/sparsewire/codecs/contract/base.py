@@ -101,8 +101,8 @@ class Codec(ABC):
     def brief(self) -> str:
         """The same without settings that have their default."""
         kept = {item.name: getattr(self, item.name) for item in fields(self)}
-        told = (f"{item.name}={text(kept[item.name])}" for item in fields(self) if kept[item.name] != item.default)
-        settings = ", ".join(told)
+        shown = (f"{item.name}={text(kept[item.name])}" for item in fields(self) if kept[item.name] != item.default)
+        settings = ", ".join(shown)
         return f"{self.id}({settings})" if settings else self.id
 
 

@@ -22,8 +22,8 @@ from . import sums
 
 def _one_number(values: Array, ctx: Context) -> Array:
     """The mean as it is sent; NaN where a value is not finite."""
-    found = sums.mean(values) if kernels.all_finite(values) else np.nan
-    return store(np.array([found]), work_dtype(ctx.dtype).name)
+    mean = sums.mean(values) if kernels.all_finite(values) else np.nan
+    return store(np.array([mean]), work_dtype(ctx.dtype).name)
 
 
 def _read_number(reader: Reader, ctx: Context) -> Array:

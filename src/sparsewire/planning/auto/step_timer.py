@@ -1,4 +1,4 @@
-"""When the buckets of a step were ready and its exchanges went on: what this rank's clock says of a step."""
+"""`StepTimer`: when a step's buckets were ready and its exchanges went on, by this rank's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .trial import Timer
 
 
 class StepTimer:
-    """Told of each bucket, and of exchanges as they end, from whatever thread; asked when the next step begins."""
+    """Notes buckets, and exchanges as they end, from any thread; makes a `Sample` when the next step begins."""
 
     def __init__(self, timer: Timer = time.perf_counter) -> None:
         self.timer = timer

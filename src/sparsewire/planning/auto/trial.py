@@ -1,4 +1,4 @@
-"""What the model is told of this machine and its link: codecs tried on noise, and all_reduces of two sizes."""
+"""Measurements of this machine and its network for the cost model: codecs on noise, and all_reduces of two sizes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def measure_codecs(plan: Scheme, numel: int, timer: Timer = time.perf_counter) -
 def _steps(comm: Communicator, plan: Scheme, size: int, timer: Timer) -> tuple[list[float], list[float], float]:
     """Seconds of both phases of an averager's steps, after one that is not timed; entries sent in each."""
     sent: list[int] = []
-    told = Settings(SchemeSchedule(plan), dense_below=0, on_sent=lambda name, part: sent.append(part.count))
-    averager, x, numbers = Averager(comm, told), noise(size), np.empty(size, np.float32)
+    settings = Settings(SchemeSchedule(plan), dense_below=0, on_sent=lambda name, part: sent.append(part.count))
+    averager, x, numbers = Averager(comm, settings), noise(size), np.empty(size, np.float32)
     _step(averager, x, numbers, timer)
     spent: list[tuple[float, float]] = []
     end = timer() + SECONDS
@@ -116,12 +116,12 @@ def measure_network(comm: Communicator, seconds: float, most: int = PROBE[1], re
 def survey(comm: Communicator, plans: Sequence[Scheme], numel: int) -> dict[Scheme, Codecs]:
     """What these schemes' codecs cost, on average over the ranks, by `coding(plan)`. Every rank calls it.
 
-    How much the ranks slow each other down does not depend on the scheme: it is the middle of what was found.
+    How much the ranks slow each other down does not depend on the scheme: it is the median of what was measured.
     """
     kinds = list(dict.fromkeys(map(coding, plans)))
     comm.barrier()  # ranks that share cores are to be measured together
-    found = [measure_codecs(kind, numel) for kind in kinds]
-    sharing = statistics.median(one.sharing for one in found)
-    mine = np.array([replace(one, sharing=sharing).numbers for one in found])
-    agreed = comm.all_reduce(mine.reshape(-1)).reshape(mine.shape) / comm.size
+    costs = [measure_codecs(kind, numel) for kind in kinds]
+    sharing = statistics.median(codecs.sharing for codecs in costs)
+    rows = np.array([replace(codecs, sharing=sharing).numbers for codecs in costs])
+    agreed = comm.all_reduce(rows.reshape(-1)).reshape(rows.shape) / comm.size
     return {kind: Codecs.of(numbers) for kind, numbers in zip(kinds, agreed.tolist(), strict=True)}

@@ -98,13 +98,16 @@ def coding(plan: Scheme) -> Scheme:
 
 
 def dense_step(compute: Compute, network: NetworkSpeed, size: int, work: float = 0.0) -> float:
-    """A step of plain DDP; adding up is in β, as it is measured by an all_reduce. `work`: seconds per element more."""
+    """Seconds of a step of DDP without compression.
+
+    Adding up is in β, as that is measured by an all_reduce. `work`: seconds per element more.
+    """
     costs = [Cost(volume.all_reduce(bucket.nbytes, size)) for bucket in compute.buckets]
     return compute.rest + _chain(compute, costs, network, NO_WORK, work)
 
 
 def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, network: NetworkSpeed, size: int) -> float:
-    """A step compressed by a scheme."""
+    """Seconds of a step compressed by a scheme."""
     costs = _costs(plan, codecs.density, compute.numels, size)
     small = Cost(volume.all_reduce(0.0, size)).seconds(network, NO_WORK, 0.0)
     chain = _chain(compute, costs, network, codecs.speeds, codecs.front, codecs.sharing)
@@ -112,7 +115,7 @@ def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, network: Network
 
 
 def dense_bytes(compute: Compute, size: int) -> float:
-    """Bytes that a rank sends in a step of plain DDP."""
+    """Bytes that a rank sends in a step of DDP without compression."""
     return sum(volume.all_reduce(bucket.nbytes, size).sent for bucket in compute.buckets)
 
 
@@ -125,10 +128,10 @@ def sparse_bytes(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> f
 def _costs(plan: Scheme, density: float, numels: tuple[int, ...], size: int) -> list[Cost]:
     """The exchange of each bucket; they are the same from step to step."""
     sizes = coded(coding(plan))
-    found = [predict(plan, Load(numel, share(density, numel), DISJOINT, sizes), size) for numel in numels]
-    if None in found:
+    costs = [predict(plan, Load(numel, share(density, numel), DISJOINT, sizes), size) for numel in numels]
+    if None in costs:
         raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")
-    return [cost for cost in found if cost is not None]
+    return [cost for cost in costs if cost is not None]
 
 
 def _chain(
@@ -137,7 +140,7 @@ def _chain(
     """Seconds from the first bucket to the end of the last exchange; `front`: per element, before its message."""
     end = late = 0.0
     for bucket, cost in zip(compute.buckets, costs, strict=True):
-        told = network, speeds, front * bucket.numel, sharing
-        end = max(end, bucket.ready + late) + cost.seconds(*told)
-        late += (1 - compute.spare) * cost.busy_seconds(*told)
+        conditions = network, speeds, front * bucket.numel, sharing
+        end = max(end, bucket.ready + late) + cost.seconds(*conditions)
+        late += (1 - compute.spare) * cost.busy_seconds(*conditions)
     return end
