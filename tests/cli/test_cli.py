@@ -13,7 +13,9 @@ from command_line import fails, run
 
 import sparsewire as sw
 from sparsewire.cli import main
-from sparsewire.codecs.registry import codecs
+from sparsewire.codecs.contract import SLOTS, STATUSES
+from sparsewire.codecs.presets import PRESETS
+from sparsewire.codecs.registry import _built_in, codecs
 from sparsewire.lab import measure, tables
 from sparsewire.lab.bench import kernels as bench_kernels
 from sparsewire.planning.cost import timing
@@ -141,6 +143,22 @@ def test_list_names_every_codec_with_its_settings(tmp_path, capsys):
     assert "qsgd(bits=7, bucket=512)" in out and "topk(ratio=0.01, k=none)" in out and "Block-adaptive Rice" in out
     found = json.loads((tmp_path / "list.json").read_text())
     assert {slot: [codec["id"] for codec in known] for slot, known in found.items()} == sw.list_codecs()
+
+
+def test_list_marks_what_is_recommended_in_whole_sentences_of_100_columns(capsys):
+    assert run("list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any(line.split()[:3] == ["indices", "rice", "recommended"] for line in lines)
+    assert any(line.split()[:3] == ["indices", "bloom", "comparison"] for line in lines)
+    assert run("list", "--json", "-") == 0
+    known = json.loads(capsys.readouterr().out)
+    built_in = {slot: set(_built_in(slot)) for slot in SLOTS} | {"presets": set(PRESETS)}
+    for slot, entries in known.items():
+        for entry in entries:
+            assert entry["description"].endswith("."), entry
+            assert entry["status"] in STATUSES or entry["id"] not in built_in[slot], entry
+        assert slot == "presets" or "recommended" in {entry["status"] for entry in entries}
 
 
 # --- mistakes ----------------------------------------------------------------------------------------------------

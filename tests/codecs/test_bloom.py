@@ -134,9 +134,9 @@ def test_ranks_keep_what_was_left_out(policy: str) -> None:
 def test_non_finite_values_are_never_left_out(policy: str, bad: float) -> None:
     x = gradient(2000)
     for place in range(0, 2000, 97):
-        spoilt = x.copy()
-        spoilt[place] = bad
-        assert not np.isfinite(sw.decode(sw.encode(spoilt, f"topk(1%) | indices=bloom(0.3, {policy})")).values).all()
+        nonfinite = x.copy()
+        nonfinite[place] = bad
+        assert not np.isfinite(sw.decode(sw.encode(nonfinite, f"topk(1%) | indices=bloom(0.3, {policy})")).values).all()
 
 
 CHILD = """

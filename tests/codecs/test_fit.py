@@ -148,11 +148,11 @@ def test_non_finite_values_arrive_as_they_were(codec: CurveCodec) -> None:
     values = make("normal", 200, "float32")
     values[[3, 50, 199]] = np.inf, -np.inf, np.nan
     values.view(np.uint32)[77] = 0xFFC12345
-    spoiled = ~np.isfinite(values)
+    nonfinite = ~np.isfinite(values)
     approx, _ = through(codec, values)
-    assert same_bits(approx[spoiled], values[spoiled])
-    assert same_bits(approx[~spoiled], through(codec, values[~spoiled])[0])
-    assert same_bits(through(codec, values[spoiled])[0], values[spoiled])
+    assert same_bits(approx[nonfinite], values[nonfinite])
+    assert same_bits(approx[~nonfinite], through(codec, values[~nonfinite])[0])
+    assert same_bits(through(codec, values[nonfinite])[0], values[nonfinite])
 
 
 # --- the map ---------------------------------------------------------------------------------------------------
@@ -253,9 +253,9 @@ def test_a_spoiled_section_is_refused(how: str, backend: str) -> None:
 )
 def test_a_spoiled_exponential_is_refused(place: int, numbers: list[float]) -> None:
     body = bytearray(through(FitDExp(), CURVE)[1])
-    spoiled = np.array(numbers, "<f4").tobytes()
-    spoiled = spoiled[2:] if place >= 10 else spoiled  # rates are the upper halves
-    body[place : place + len(spoiled)] = spoiled
+    nonfinite = np.array(numbers, "<f4").tobytes()
+    nonfinite = nonfinite[2:] if place >= 10 else nonfinite  # rates are the upper halves
+    body[place : place + len(nonfinite)] = nonfinite
     with pytest.raises(ValueError):
         FitDExp().decode(memoryview(body), Context("float32", 40, 40))
 

@@ -293,16 +293,16 @@ def test_the_gain_travels_with_what_is_dense(names: tuple[str, ...]) -> None:
 # --- what is kept of a training ---
 
 
-@pytest.mark.parametrize("spoiled", [4, 5])
-def test_a_step_that_is_not_finite_changes_nothing(spoiled: int) -> None:
+@pytest.mark.parametrize("nonfinite", [4, 5])
+def test_a_step_that_is_not_finite_changes_nothing(nonfinite: int) -> None:
     """A sparse one, or a dense one."""
 
     def fn(comm: Communicator) -> None:
         one = phased(comm, SOME)
-        train(one, comm, range(spoiled))
-        before, x = one.state_dict(), gradients(comm, spoiled)
+        train(one, comm, range(nonfinite))
+        before, x = one.state_dict(), gradients(comm, nonfinite)
         x["w"][0] = np.nan if comm.rank == 1 else x["w"][0]
-        assert (one.scheme is None) == (spoiled == 5)
+        assert (one.scheme is None) == (nonfinite == 5)
         step_of(one, x, finite=False)
         after = one.state_dict()
         assert before["gain"] == after["gain"] and 0 < after["gain"]["share"] < 1

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import sparsewire as sw
+from sparsewire.codecs.contract import Context
+from sparsewire.codecs.indices import Best, EliasFano
+from sparsewire.codecs.indices.best import CANDIDATES
 from sparsewire.frames.codec import bound_bits
 
 MILLION = 1_000_000
@@ -85,6 +88,17 @@ def test_elias_fano_never_costs_more_than_two_bits_above_the_logarithm() -> None
         if indices.size:
             most = indices.size * (2 + np.ceil(np.log2(MILLION / indices.size))) / 8
             assert section(indices, "elias_fano") <= most + 2
+
+
+@pytest.mark.parametrize(("numel", "count"), [(100, 1), (300, 3), (1000, 10), (100, 10)])
+def test_elias_fano_is_the_smallest_that_best_chooses_from_for_a_few_entries(numel: int, count: int) -> None:
+    for seed in range(20):
+        indices = np.sort(np.random.default_rng(seed).choice(numel, count, replace=False)).astype(np.int32)
+        ctx = Context("float32", numel, count)
+        others = [codec for codec in CANDIDATES if codec.id != "elias_fano"]
+        body, _ = EliasFano().encode(indices, ctx)
+        assert len(body) < min(len(codec.encode(indices, ctx)[0]) for codec in others)
+        assert Best().encode(indices, ctx)[0] == bytes([EliasFano.wire_id]) + body
 
 
 def test_indices_take_eight_bytes_only_where_four_do_not_reach() -> None:

@@ -78,17 +78,17 @@ def follows(comm: Communicator, memory: str, rule: Iterator[np.ndarray]) -> None
 # --- gmc, while the learning rate changes ---
 
 RATES = [0.0, 0.0, 0.05, 0.1, 0.1, 0.3, 0.3, 0.0, 0.2, 0.05, 0.01, 0.02]
-SPOILED, RESUMED = 5, 9  # steps
+NONFINITE, RESUMED = 5, 9  # steps
 
 
 def gmc_on_weights(comm: Communicator, rates: list[float]) -> Iterator[np.ndarray]:
     """u = e + g − (β/η)(w_t − w_{t−1}) as it is published, on weights that move; where η is 0, with the last mean.
 
-    A spoiled step is skipped, though its rate passes.
+    A step that is not finite is skipped, though its rate passes.
     """
     e = w = before = mean = np.zeros(NUMEL)
     for step, rate in enumerate(rates):
-        if step != SPOILED:
+        if step != NONFINITE:
             u = e + gradient_at(w, comm, step) + (-(w - before) / rate if rate else mean) * 0.9
             sent = np.where(selected(u), u, 0)
             e, mean = u - sent, comm.all_reduce(sent) / comm.size
@@ -103,7 +103,7 @@ def gradient_at(w: np.ndarray, comm: Communicator, step: int) -> np.ndarray:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("copies", [False, True])
 def test_gmc_is_the_published_rule_while_the_rate_changes(momentum: float, copies: bool) -> None:
-    """Behind SGD with and without momentum, through a spoiled step, a resume, and buffers that are read as copies."""
+    """With and without momentum in SGD, through a step that is not finite, a resume, and buffers read as copies."""
     scheme = f"topk(k={K}) | indices=raw | values=raw | memory=gmc(momentum=0.9)"
 
     def fn(comm: Communicator) -> None:
@@ -117,7 +117,7 @@ def test_gmc_is_the_published_rule_while_the_rate_changes(momentum: float, copie
                 other.load_state_dict(one.state_dict())
                 one = other
             x = gradient_at(w["w"], comm, step)
-            x[0] = np.nan if step == SPOILED and comm.rank == 1 else x[0]
+            x[0] = np.nan if step == NONFINITE and comm.rank == 1 else x[0]
             put_as(one, x, copies)
             if one.finish():
                 behind.step(w, {"w": x})
@@ -212,7 +212,7 @@ def test_the_optimizer_without_momentum_is_handed_the_means() -> None:
 
 
 @pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc", "gain"])
-def test_buffers_and_means_follow_the_scale_and_spoiled_steps_leave_them(memory: str) -> None:
+def test_buffers_and_means_follow_the_scale_and_nonfinite_steps_leave_them(memory: str) -> None:
     def fn(comm: Communicator) -> None:
         scale, rate, scheme = [1.0], [0.1], f"topk(5%) | values=raw | memory={memory}"
         known = {"rates": lambda: {"w": rate[0], "v": 0.1}}

@@ -143,8 +143,8 @@ def test_zeros_stay_zeros_and_signs_stay_where_there_is_a_gap() -> None:
 def test_few_and_unusual_numbers_arrive_as_declared(codec: Chain, dtype: str, size: int) -> None:
     for kind in ("normal", "zeros", "constant", "repeated", "magnitudes", "denormal"):
         x = work(make(kind, size, dtype))
-        for spoil in (0, np.nan, np.inf):
-            x[size // 2 : size // 2 + (spoil != 0)] = spoil
+        for nonfinite in (0, np.nan, np.inf):
+            x[size // 2 : size // 2 + (nonfinite != 0)] = nonfinite
             body, approx = codec.encode(x, context(x, dtype))
             assert same_bits(codec.decode(memoryview(body), context(x, dtype)), approx)
             assert np.array_equal(np.isfinite(approx), np.isfinite(x))

@@ -216,7 +216,7 @@ def test_a_selection_of_nothing_chooses_nothing_whatever_is_there(select: str, k
 @pytest.mark.parametrize("select", NOTHING)
 @pytest.mark.parametrize("exchange", ROWS)
 def test_all_ranks_see_what_is_not_finite_though_nothing_is_chosen(select: str, exchange: str) -> None:
-    """One entry says so, however many are spoiled, and no residual changes anywhere."""
+    """One entry says so, however many are not finite, and no residual changes anywhere."""
 
     def step(comm: Communicator) -> None:
         x, residual = np.ones(500, np.float32), np.ones(500, np.float32)

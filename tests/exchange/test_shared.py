@@ -175,8 +175,8 @@ def test_sums_of_levels_never_overflow(ranks: int, levels: int, data: st.DataObj
     found = np.array(data.draw(st.lists(st.integers(-levels, levels), max_size=50)), np.int8)
     for part in (found, np.full(50, levels, np.int8), np.full(50, -levels, np.int8)):
         total = carrier.pack(part).astype(object) * ranks  # as if all ranks had the same
-        assert not total.size or (min(total) >= -(2**63) and max(total) < 2 ** (7 if carrier.plain else 63))
-        kind = np.int8 if carrier.plain else np.int64
+        assert not total.size or (min(total) >= -(2**63) and max(total) < 2 ** (7 if carrier.one_per_byte else 63))
+        kind = np.int8 if carrier.one_per_byte else np.int64
         assert carrier.unpack(total.astype(kind), part.size).tolist() == (part.astype(int) * ranks).tolist()
 
 

@@ -172,7 +172,7 @@ def test_every_way_to_the_union_leads_to_the_same_mean(monkeypatch: pytest.Monke
 
     results = set()
     for by in ("bits", "coded"):
-        monkeypatch.setattr(sketch, "way", lambda notes, bits, by=by: by)
+        monkeypatch.setattr(sketch, "choose_method", lambda notes, bits, by=by: by)
         results |= set(run_ranks(3, fn))
     assert len(results) == 1
 

@@ -30,7 +30,7 @@ def large(kind: str, dtype: str) -> np.ndarray:
     return x
 
 
-def spoiled(x: np.ndarray) -> np.ndarray:
+def nonfinite(x: np.ndarray) -> np.ndarray:
     x = x.copy()
     x[::50_000], x[7::90_000] = np.nan, -np.inf
     return x
@@ -53,7 +53,7 @@ def hold_kernel(name: str, *args: Any, threads: tuple[int, ...] = (1, 2)) -> Non
 
 def some(kind: str, dtype: str, spoil: bool) -> np.ndarray:
     x = abs(large("normal", dtype)) if kind == "one_sided" else large(kind, dtype)
-    return spoiled(x) if spoil else x
+    return nonfinite(x) if spoil else x
 
 
 every_kind = pytest.mark.parametrize("kind", LARGE)
@@ -110,7 +110,7 @@ def test_topk_of_a_sum_is_an_addition_and_a_topk(kind: str, dtype: str) -> None:
 @both_widths
 def test_an_edge_leaves_out_what_is_below_it(kind: str, dtype: str) -> None:
     """Where fewer than k reach it, some more, and far more."""
-    x, start = spoiled(large(kind, dtype)), large("normal", dtype)[: large(kind, dtype).size]
+    x, start = nonfinite(large(kind, dtype)), large("normal", dtype)[: large(kind, dtype).size]
     total = start + x
     bits = np.sort(reference.magnitude_bits(total))
     infinity = reference.magnitude_edge(np.inf, x.dtype)

@@ -20,7 +20,7 @@ from sparsewire.lab.advise import step as advise_step
 from sparsewire.lab.advise.risk import ADAM, SGD, TABLE, risk
 from sparsewire.lab.advise.step import HALF, PLAIN, Scene, candidates
 from sparsewire.planning.cost.coded import Speeds
-from sparsewire.planning.cost.model import Link
+from sparsewire.planning.cost.model import NetworkSpeed
 from sparsewire.planning.cost.step import Codecs, coding
 
 SPEEDS = Speeds(3e-9, 3e-9, 2e-5, 5e-5, 1e-8, 1e-8, 2e-9, 2e-9, 1e-8, 1e-9, 0.0)
@@ -56,7 +56,7 @@ def table():
 
 def scene(rate: float, size: int = 4, numel: int = 25_000_000, seconds: float = 0.3) -> Scene:
     codecs = dict.fromkeys(map(coding, PLANS), Codecs(2e-9, 1e-9, 1.0, 0.01, SPEEDS))
-    return Scene(size, Link(5e-5, 8 / rate), compute.assumed(numel, seconds), codecs)
+    return Scene(size, NetworkSpeed(5e-5, 8 / rate), compute.assumed(numel, seconds), codecs)
 
 
 def rows(result: dict) -> dict[str, dict]:
@@ -106,7 +106,7 @@ def test_more_ranks_favour_exchanges_that_do_not_grow():
 def test_a_step_of_which_only_the_length_is_known_has_ddps_buckets():
     found = compute.assumed(25_000_000, 0.3)
     assert found.seconds == pytest.approx(0.3) and found.numel == 25_000_000
-    sizes = [part.nbytes for part in found.parts]
+    sizes = [part.nbytes for part in found.buckets]
     assert sizes[0] < 2e6 and all(25e6 < size < 29e6 for size in sizes[1:-1]) and len(sizes) == 5
     assert found.rest == pytest.approx(0.1 + 0.2 / 64)
 
@@ -120,8 +120,8 @@ def test_a_models_gradients_are_timed(tmp_path, monkeypatch):
     found, used, learned = compute.measured("timed_model:make", lambda: met.append(1))
     assert used > 0 and learned == found.numel and len(met) == compute.WARMUP + compute.STEPS
     assert found.numel == 64 * 600 + 600 + 600 * 600 + 600
-    assert [part.nbytes for part in found.parts] == [4 * (600 * 600 + 600), 4 * (64 * 600 + 600)]
-    assert 0 < found.rest < found.seconds and found.parts[0].ready == 0 < found.parts[1].ready
+    assert [part.nbytes for part in found.buckets] == [4 * (600 * 600 + 600), 4 * (64 * 600 + 600)]
+    assert 0 < found.rest < found.seconds and found.buckets[0].ready == 0 < found.buckets[1].ready
 
 
 def test_of_a_sparse_gradient_only_its_rows_count(tmp_path, monkeypatch):
@@ -164,10 +164,12 @@ def test_cores_are_shared_by_the_ranks_of_a_machine(monkeypatch):
 
 def test_an_engine_that_computes_keeps_the_cores_busy(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    busy = {link.busy for link in run_ranks(2, lambda comm: cores.with_busy(Link(0.0, 1e-9), comm, 2))}
+    busy = {link.busy for link in run_ranks(2, lambda comm: cores.with_busy(NetworkSpeed(0.0, 1e-9), comm, 2))}
     assert len(busy) == 1 and 0 < busy.pop() <= 1
     monkeypatch.setattr(os, "cpu_count", lambda: 10**6)
-    assert all(link.busy < 0.01 for link in run_ranks(2, lambda comm: cores.with_busy(Link(0.0, 1e-9), comm, 2)))
+    assert all(
+        link.busy < 0.01 for link in run_ranks(2, lambda comm: cores.with_busy(NetworkSpeed(0.0, 1e-9), comm, 2))
+    )
 
 
 # --- accuracy ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from sparsewire.lab.net import ranks
 from sparsewire.lab.pictures import SERIES
 from sparsewire.planning.cost import volume
 from sparsewire.planning.cost.coded import Coded, Speeds
-from sparsewire.planning.cost.model import DISJOINT, IDENTICAL, MODELS, Cost, Link
+from sparsewire.planning.cost.model import DISJOINT, IDENTICAL, MODELS, Cost, NetworkSpeed
 from sparsewire.planning.cost.volume import Tally, Volume
 
 LOAD = Workload(200_000, 2000, "indices=rice | values=qsgd(bits=7)")
@@ -115,7 +115,7 @@ def test_bytes_of_the_others_do_not_grow_with_the_ranks(exchange):
 
 def test_seconds_are_latency_bytes_and_work():
     cost = Cost(Volume(3e6, 1e6, 2e6, 14, 6), {"decode": 1000, "decode_frame": 3, "add": 500})
-    link = Link(1e-3, 1e-8, burst=1e6)
+    link = NetworkSpeed(1e-3, 1e-8, burst=1e6)
     work = 0.5 + 2e-6 + 6e-5 + 2.5e-6 + 2e-4
     assert cost.seconds(link, SPEEDS, 0.5) == pytest.approx(work + 14e-3 + 2e-2)
     assert cost.seconds(link, SPEEDS, 0.5, sharing=4, ring=False) == pytest.approx(4 * work + 6e-3 + 2e-2)

@@ -25,7 +25,7 @@ from kernel_dense import (
 from strategies import KINDS, make, supports
 
 from sparsewire import kernels
-from sparsewire.codecs.values.range_float import Grid, Range
+from sparsewire.codecs.values.range_float import FloatGrid, Range
 from sparsewire.kernels import reference
 from sparsewire.kernels.reference.bins import ROWS, assign_bins
 
@@ -240,7 +240,7 @@ def grid_args(draw: st.DrawFn) -> Args:
     extremes[~np.isfinite(extremes)] = 0
     bits = draw(st.integers(2, 16))
     found = Range(*kernels.magnitude_bits(extremes).tolist())
-    return x, *Grid.of(found, bits, draw(st.integers(0, bits - 1)), x.dtype)
+    return x, *FloatGrid.of(found, bits, draw(st.integers(0, bits - 1)), x.dtype)
 
 
 def lookup_args(seed: int, size: int, most: int) -> Args:

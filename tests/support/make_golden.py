@@ -36,7 +36,7 @@ def table() -> sw.Sparse:
 
 PLAIN = numbers()
 WIDE = 2**40 + 5
-SPOILED = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
+NONFINITE = np.where(np.arange(150) % 29 == 7, INF, np.where(np.arange(150) % 31 == 9, NAN, PLAIN))
 # Enough of few numbers for exact frequencies to be worth their bits.
 FEW = np.where(np.arange(1200) * 37 % 101 < 43, 1.0, 3.0)
 FEW[5::187], FEW[7::375] = 2.0, 4.0
@@ -64,12 +64,12 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "select_threshold": ("threshold(value=0.75) | indices=huffman | values=raw", PLAIN, "float32"),
     "select_nonzero": ("nonzero | indices=run_length | values=half", PLAIN, "float32"),
     "select_one_sign": ("one_sign(ratio=0.07) | indices=golomb | values=mean", PLAIN, "float32"),
-    "one_sign_not_finite": ("one_sign(k=5) | indices=golomb | values=mean", SPOILED, "float64"),
-    "sign_mean_not_finite": ("topk(k=40) | indices=golomb | values=sign_mean", SPOILED, "float16"),
+    "one_sign_not_finite": ("one_sign(k=5) | indices=golomb | values=mean", NONFINITE, "float64"),
+    "sign_mean_not_finite": ("topk(k=40) | indices=golomb | values=sign_mean", NONFINITE, "float16"),
     "select_chunk_topk": ("chunk_topk(k=3, chunk=40) | indices=rice | values=centroid", PLAIN, "float32"),
     "centroid_exact": ("topk(100%) | indices=bitmap | values=centroid(bits=3)", FEW, "float16"),
     "centroid_8_bits": ("nonzero | indices=bitmap | values=centroid(bits=8)+deflate", PLAIN, "float64"),
-    "centroid_not_finite": ("topk(k=40) | values=centroid", SPOILED, "float32"),
+    "centroid_not_finite": ("topk(k=40) | values=centroid", NONFINITE, "float32"),
     "memory_none": ("topk(k=5) | memory=none | values=raw", PLAIN, "float32"),
     "chain_qsgd_deflate": ("topk(30%) | values=qsgd(bits=7, bucket=16)+deflate(level=9)", PLAIN, "float32"),
     "chain_half_zstd": ("topk(30%) | values=half+zstd(level=3, shuffle=false)", PLAIN, "float32"),
@@ -111,9 +111,9 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "fit_dexp_rank_bits": ("topk(60%) | values=fit_dexp(rank_bits=3)", PLAIN, "float32"),
     "fit_poly_one_sign": ("nonzero | values=fit_poly(segments=2)", np.abs(PLAIN), "float64"),
     "fit_dexp_one_sign": ("nonzero | indices=raw | values=fit_dexp", -np.abs(PLAIN), "float64"),
-    "fit_poly_not_finite": ("nonzero | values=fit_poly(degree=1)", SPOILED, "float32"),
-    "fit_poly_not_finite_raw": ("nonzero | indices=raw | values=fit_poly(degree=1)", SPOILED, "float32"),
-    "fit_dexp_not_finite": ("nonzero | values=fit_dexp", SPOILED, "float32"),
+    "fit_poly_not_finite": ("nonzero | values=fit_poly(degree=1)", NONFINITE, "float32"),
+    "fit_poly_not_finite_raw": ("nonzero | indices=raw | values=fit_poly(degree=1)", NONFINITE, "float32"),
+    "fit_dexp_not_finite": ("nonzero | values=fit_dexp", NONFINITE, "float32"),
     "chain_fit_poly_deflate": ("topk(60%) | values=fit_poly(rank_bits=4)+deflate", PLAIN, "float32"),
     **{
         f"bloom_{policy}_{layout}": (
@@ -152,7 +152,7 @@ RECIPES: dict[str, tuple[str, Any, str]] = {
     "range_float_few_bits": ("nonzero | values=range_float(bits=5, mantissa=2)", abs(PLAIN), "bfloat16"),
     "range_float_auto": ("topk(k=40) | values=range_float(bits=auto, error=0.05)+deflate", PLAIN, "float64"),
     "range_float_tiny": ("topk(k=20) | values=range_float(bits=12, mantissa=6)", PLAIN * 1e-43, "float32"),
-    "range_float_not_finite": ("topk(k=20) | values=range_float(bits=3)", SPOILED, "float32"),
+    "range_float_not_finite": ("topk(k=20) | values=range_float(bits=3)", NONFINITE, "float32"),
     "memory_dgc": ("topk(k=5) | memory=dgc(momentum=0.8, nesterov=true) | values=raw", PLAIN, "float32"),
     "memory_gmc": ("topk(k=5) | memory=gmc | values=raw", PLAIN, "float32"),
     "memory_gain": ("topk(k=5) | memory=gain(momentum=0.8, nesterov=true) | values=raw", PLAIN, "float32"),

@@ -35,17 +35,17 @@ def join(model: Any, scheme: Any = AUTO, **settings: Any) -> Any:
 
 
 def follow(link: Any, script: dict[int, int]) -> None:
-    """The pilot's decisions are those of a script, at checks after every step: what is measured makes no difference."""
-    pilot = link.pilot
+    """The controller decides by a script, at checks after every step: what is measured makes no difference."""
+    controller = link.controller
 
     def decide(step: int, agreed: Any, nbytes: int = 0) -> None:
-        pilot.samples = []
-        if step + 1 in script and script[step + 1] != pilot.choice:
-            pilot.predictions = [1.0] * len(pilot.ways)
-            pilot._switch(step + 1, script[step + 1], "is what the script says")
-        pilot.next_check = step + 1
+        controller.samples = []
+        if step + 1 in script and script[step + 1] != controller.choice:
+            controller.predictions = [1.0] * len(controller.methods)
+            controller._switch(step + 1, script[step + 1], "is what the script says")
+        controller.next_check = step + 1
 
-    pilot.decide, pilot.next_check = decide, 0
+    controller.decide, controller.next_check = decide, 0
 
 
 def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **settings: Any) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **setting
                 descend(model.module)
             assert link.step == step + 1
         stage.assert_same(wired.module)
-        assert link.pilot.stats()["switches"] == [] and link.stats()["auto"]["choice"] == "dense"
+        assert link.controller.stats()["switches"] == [] and link.stats()["auto"]["choice"] == "dense"
         found = link.stats()
         return {
             "parcels": parcels,
@@ -125,23 +125,23 @@ def owes_nothing(stage: Stage, kind: str = "plain", scheme: str = AUTO, **settin
     """Over dense and compressed steps: the gradients that went in = the means that came out + what waits."""
     unused = {"find_unused_parameters": True} if kind == "branches" else {}
     wired = stage.ddp(build(kind), bucket_cap_mb=0.005, **unused)
-    ledger, ways = Ledger(stage, wired), []
+    ledger, methods = Ledger(stage, wired), []
     with join(wired, scheme, dense_below=0, **settings) as link:
         follow(link, SCRIPT)
         for step in range(17 + 3 * (kind == "branches")):
             ledger.step(step)
             state = link.state_dict()  # also while a check is on its way
-            ways.append("dense" if state["auto"]["choice"] == 0 else "sparse")
+            methods.append("dense" if state["auto"]["choice"] == 0 else "sparse")
             if step in (6, 9, 12, 16):
                 ledger.balance(state)
             waits = any(kept.any() for kept in dense_kept(state).values())
             assert waits == (step in (4, 5, 6, 7, 11, 12, 13, 14, 15, 16)) or kind != "plain", step
         assert len(link.stats()["auto"]["switches"]) == len(SCRIPT)
-    return ways
+    return methods
 
 
 def resumes_exactly(stage: Stage, folder: str, stop: int, scheme: str = AUTO) -> None:
-    """Stopped, saved and resumed = never stopped, whatever way it was on."""
+    """Stopped, saved and resumed = never stopped, whatever method it was on."""
     scenes_state.attach = join
     try:
         whole, first, second = (Run(stage, buckets="one", scheme=scheme) for _ in range(3))
@@ -155,15 +155,15 @@ def resumes_exactly(stage: Stage, folder: str, stop: int, scheme: str = AUTO) ->
     buffer = io.BytesIO()
     torch.save(first.link.state_dict(), buffer)
     buffer.seek(0)
-    assert torch.load(buffer, weights_only=True)["auto"]["choice"] == first.link.pilot.choice
-    for key, odd in (("choice", 99), ("known", []), ("since", "x"), ("switches", [{}]), ("measured", None)):
+    assert torch.load(buffer, weights_only=True)["auto"]["choice"] == first.link.controller.choice
+    for key, odd in (("choice", 99), ("histories", []), ("since", "x"), ("switches", [{}]), ("measured", None)):
         state = first.link.state_dict()
         raises(
             InputError, lambda state=state | {"auto": state["auto"] | {key: odd}}: second.link.load_state_dict(state)
         )
-        assert (second.link.step, second.link.pilot.choice) == (0, 0)
+        assert (second.link.step, second.link.controller.choice) == (0, 0)
     second.load(folder)
-    assert second.link.pilot.choice == first.link.pilot.choice
+    assert second.link.controller.choice == first.link.controller.choice
     second.train(20)
     for name, parameter in whole.model.module.state_dict().items():
         assert same_bits(parameter, second.model.module.state_dict()[name]), name

@@ -66,7 +66,7 @@ def is_left_by_a_rank(stage: Stage, checks: bool) -> int:
     if checks:
         follow(link, {})
     else:
-        link.pilot.next_check = 100
+        link.controller.next_check = 100
     for step in range(3):
         backward(stage, wired, step)
     if stage.rank == 1:

@@ -117,27 +117,29 @@ def _sizes(frame: bytes) -> list[str]:
 def _decode(args: argparse.Namespace) -> int:
     most = args.max_numel or (None if args.sparse else MAX_DENSE)
     with _blaming(args.input, "" if args.sparse else "--sparse writes the entries only; "):
-        found = codec.decode(args.input.read_bytes(), max_numel=most, max_entries=args.max_entries)
+        decoded = codec.decode(args.input.read_bytes(), max_numel=most, max_entries=args.max_entries)
     output = _apart(args.input, args.output or args.input.with_suffix(".npz" if args.sparse else ".npy"))
-    write_file(output, functools.partial(_save_entries if args.sparse else _save_dense, found))
-    kind = found.dtype if found.values.dtype == found.dtype else f"{found.dtype} saved as {found.values.dtype}"
-    print(f"{output}: {found.count:,} of {found.size:,} entries, shape {found.shape}, {kind}")
+    write_file(output, functools.partial(_save_entries if args.sparse else _save_dense, decoded))
+    kind = (
+        decoded.dtype if decoded.values.dtype == decoded.dtype else f"{decoded.dtype} saved as {decoded.values.dtype}"
+    )
+    print(f"{output}: {decoded.count:,} of {decoded.size:,} entries, shape {decoded.shape}, {kind}")
     return 0
 
 
-def _save_entries(found: Sparse, file: BinaryIO) -> None:
+def _save_entries(decoded: Sparse, file: BinaryIO) -> None:
     """Where entries are not elements, also how many numbers have one index, and the transform that made them."""
-    arrays = {"indices": found.indices, "values": found.values, "shape": np.array(found.shape, np.int64)}
-    if found.width > 1 or found.transform is not None:
-        arrays |= {"width": np.array(found.width), "transform": np.array(str(found.transform or "identity"))}
+    arrays = {"indices": decoded.indices, "values": decoded.values, "shape": np.array(decoded.shape, np.int64)}
+    if decoded.width > 1 or decoded.transform is not None:
+        arrays |= {"width": np.array(decoded.width), "transform": np.array(str(decoded.transform or "identity"))}
     np.savez(file, allow_pickle=False, **arrays)
 
 
-def _save_dense(found: Sparse, file: BinaryIO) -> None:
+def _save_dense(decoded: Sparse, file: BinaryIO) -> None:
     try:
-        dense = found.to_dense()
+        dense = decoded.to_dense()
     except (MemoryError, ValueError) as error:  # NumPy says the latter of what is beyond the address space
-        raise MemoryError(f"{found.numel:,} elements ({error}); --sparse writes the entries only") from None
+        raise MemoryError(f"{decoded.numel:,} elements ({error}); --sparse writes the entries only") from None
     np.save(file, dense, allow_pickle=False)
 
 

@@ -30,7 +30,7 @@ PACKAGES = {
         "Ternary Distinct",
     ),
     "memory": ("codecs.memory", "NoMemory Residual DGC GMC Gain"),
-    "exchange": ("exchange", "AllGather Root ReduceScatter Sketch Shared"),
+    "exchange": ("exchange", "AllGather Root ReduceScatter Sketch SharedSupport"),
 }
 ENTRY_POINTS = "sparsewire.codecs"
 
@@ -75,21 +75,21 @@ def codecs(slot: str, load: bool = True) -> dict[str, type[Codec]]:
 
 def find(slot: str, name: str) -> type[Codec]:
     """The class behind a name in a scheme."""
-    found = codecs(slot).get(name)
-    if found is None:
+    codec = codecs(slot).get(name)
+    if codec is None:
         raise SchemeError(f"{slot} has no {name!r}{nearest(name, codecs(slot))}")
-    return found
+    return codec
 
 
 def find_wire(slot: str, name: int | str) -> type[Codec]:
     """The class behind a number (built in) or a name (third party) in a frame."""
     if isinstance(name, str):
-        found = codecs(slot).get(name)
+        match = codecs(slot).get(name)
     else:
-        found = next((codec for codec in _built_in(slot).values() if codec.wire_id == name), None)
-    if found is None:
+        match = next((codec for codec in _built_in(slot).values() if codec.wire_id == name), None)
+    if match is None:
         raise UnknownCodec(f"the frame needs {slot} codec {name!r}, which is not installed here")
-    return found
+    return match
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

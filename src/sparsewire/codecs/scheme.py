@@ -66,8 +66,8 @@ class Scheme:
         'topk(ratio=0.01) | indices=rice | values=qsgd'
         """
         slots = {slot: "+".join(codec.brief for codec in self._codecs(slot)) for slot in SLOTS[1:]}
-        told = (f"{slot}={words}" for slot, words in slots.items() if words != DEFAULTS[slot])
-        return " | ".join([self.select.brief, *told])
+        shown = (f"{slot}={words}" for slot, words in slots.items() if words != DEFAULTS[slot])
+        return " | ".join([self.select.brief, *shown])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only: fit for JSON."""

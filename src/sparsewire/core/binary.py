@@ -32,9 +32,9 @@ def text(words: str) -> bytes:
 
 def array(body: bytes | memoryview, dtype: str = "u1", copy: bool = False) -> Array:
     """The bytes as an array, for a while or, copied, for good; `ValueError` if they are not a whole number of items."""
-    found: Array = np.frombuffer(body, dtype)
+    numbers: Array = np.frombuffer(body, dtype)
     # Native kernels expect items at addresses that suit them; sections start anywhere.
-    return found.copy() if copy or not found.flags.aligned else found
+    return numbers.copy() if copy or not numbers.flags.aligned else numbers
 
 
 def join(*parts: Any) -> bytes:

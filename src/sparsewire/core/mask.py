@@ -28,14 +28,14 @@ class Mask:
 
 def digest(*parts: Any) -> bytes:
     """A few bytes that tell whether ranks have the same."""
-    found = hashlib.blake2b(digest_size=DIGEST)
+    hasher = hashlib.blake2b(digest_size=DIGEST)
     for part in parts:
-        found.update(part)
-    return found.digest()
+        hasher.update(part)
+    return hasher.digest()
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FrameworkMask:
     """A parameter's mask in the framework: an object with the number of its version, and `read`, which gives it as a
     flat array, 0 where pruned."""
 
@@ -43,7 +43,7 @@ class Found:
     version: int
     read: Callable[[], Array]
 
-    def is_same(self, other: Found | None) -> bool:
+    def is_same(self, other: FrameworkMask | None) -> bool:
         return other is not None and self.source is other.source and self.version == other.version
 
 
@@ -55,17 +55,17 @@ Members = Sequence[Member]
 class Masks:
     """Masks by name, read again only when they change. A parameter that has none takes part as a whole."""
 
-    def __init__(self, find: Callable[[str], Found | None]) -> None:
+    def __init__(self, find: Callable[[str], FrameworkMask | None]) -> None:
         self._find = find
-        self._known: dict[tuple[Member, ...], tuple[list[Found | None], Mask]] = {}
+        self._known: dict[tuple[Member, ...], tuple[list[FrameworkMask | None], Mask]] = {}
 
     def of(self, members: Members) -> Mask:
         """Of the tensor that these parameters form; what lies between them takes no part."""
-        key, found = tuple(members), [self._find(name) for name, *_ in members]
+        key, sources = tuple(members), [self._find(name) for name, *_ in members]
         known = self._known.get(key)
-        if known is None or not all(map(_is_same, found, known[0])):
-            parts = [_survivors(one, *place) for one, (_, *place) in zip(found, members, strict=True)]
-            known = found, Mask.of(np.concatenate(parts).astype(index_dtype(members[-1][2])))
+        if known is None or not all(map(_is_same, sources, known[0])):
+            parts = [_survivors(source, *place) for source, (_, *place) in zip(sources, members, strict=True)]
+            known = sources, Mask.of(np.concatenate(parts).astype(index_dtype(members[-1][2])))
             self._known[key] = known
         return known[1]
 
@@ -74,11 +74,11 @@ class Masks:
         return digest(*(self.of([(name, 0, size, 0)]).digest for name, size in sizes.items())).hex()
 
 
-def _is_same(one: Found | None, other: Found | None) -> bool:
-    return one is other if one is None else one.is_same(other)
+def _is_same(mask: FrameworkMask | None, other: FrameworkMask | None) -> bool:
+    return mask is other if mask is None else mask.is_same(other)
 
 
-def _survivors(found: Found | None, first: int, last: int, skipped: int) -> Array:
-    if found is None:
+def _survivors(mask: FrameworkMask | None, first: int, last: int, skipped: int) -> Array:
+    if mask is None:
         return np.arange(first, last)
-    return first + np.flatnonzero(found.read()[skipped : skipped + last - first])
+    return first + np.flatnonzero(mask.read()[skipped : skipped + last - first])

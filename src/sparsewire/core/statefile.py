@@ -96,11 +96,13 @@ def unpack(data: bytes | bytearray) -> Any:
 
 def _parts(state: Mapping[str, Any]) -> Iterator[Any]:
     tree, arrays = _split(state)
-    flat = [np.ascontiguousarray(one, one.dtype.newbyteorder("<")) for one in arrays]
-    facts = [[_kind(one), list(given.shape)] for one, given in zip(flat, arrays, strict=True)]
+    flat = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for array in arrays]
+    facts = [[_kind(array), list(given.shape)] for array, given in zip(flat, arrays, strict=True)]
     head = json.dumps({"tree": tree, "arrays": facts}).encode()
     head += b" " * (-(START.size + len(head)) % ALIGNMENT)
-    body = [part for one in flat for part in (one.reshape(-1).view(np.uint8).data, bytes(-one.nbytes % ALIGNMENT))]
+    body = [
+        part for array in flat for part in (array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % ALIGNMENT))
+    ]
     parts = [START.pack(MAGIC, VERSION, len(head), sum(map(len, body))), head, *body]
     yield from parts
     yield _digest(parts)
@@ -118,8 +120,8 @@ def _arrays(facts: Sequence[Any], body: memoryview) -> list[Array]:
         if kind not in KINDS or not all(type(side) is int and side >= 0 for side in shape):
             raise InputError(f"it holds no state that sparsewire has written: an array of {kind!r}, {shape!r}")
         stop = start + math.prod(shape) * np.dtype(kind).itemsize
-        found = np.frombuffer(body[start:stop], kind).reshape(shape)
-        arrays.append(found.astype(found.dtype.newbyteorder("="), copy=False))
+        array = np.frombuffer(body[start:stop], kind).reshape(shape)
+        arrays.append(array.astype(array.dtype.newbyteorder("="), copy=False))
         start = stop + -stop % ALIGNMENT
     if start != len(body):
         raise InputError("it holds no state that sparsewire has written: its arrays have another size than it says")
@@ -127,10 +129,10 @@ def _arrays(facts: Sequence[Any], body: memoryview) -> list[Array]:
 
 
 def _digest(parts: Sequence[Any]) -> bytes:
-    found = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    hasher = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for part in parts:
-        found.update(part)
-    return found.digest()
+        hasher.update(part)
+    return hasher.digest()
 
 
 # --- trees -----------------------------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ def _from_tree(tree: Any, arrays: Sequence[Array]) -> Any:
         return tree
     ((mark, item),) = tree.items()
     if mark == "$map":
-        return {_from_tree(key, arrays): _from_tree(one, arrays) for key, one in item}
+        return {_from_tree(key, arrays): _from_tree(value, arrays) for key, value in item}
     if mark not in ("$array", "$bytes") or type(item) is not int or not 0 <= item < len(arrays):
         raise InputError(f"it holds no state that sparsewire has written: {mark!r} of {item!r}")
     return arrays[item].tobytes() if mark == "$bytes" else arrays[item]

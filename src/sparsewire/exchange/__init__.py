@@ -1,4 +1,4 @@
-"""How ranks come to the mean."""
+"""Exchanges: how the ranks get the mean of what each of them selected."""
 
 from sparsewire.frames.piece import Piece, Selected
 
@@ -8,10 +8,10 @@ from .dense import average_dense
 from .mean import mean
 from .reduce_scatter.exchange import ReduceScatter
 from .root import Root
-from .shared_support.exchange import Shared
+from .shared_support.exchange import SharedSupport
 from .sketch.exchange import Sketch
 
 __all__ = [
     "AllGather", "Clock", "Exchange", "ExchangeContext", "Outcome", "Piece", "ReduceScatter", "Root", "Selected",
-    "Shared", "Sketch", "average_dense", "mean",
+    "SharedSupport", "Sketch", "average_dense", "mean",
 ]  # fmt: skip

@@ -33,6 +33,7 @@ class AllGather(Exchange):
 
     id = "allgather"
     wire_id = 1
+    status = "recommended"
 
     mean: str = "all"
 
@@ -41,16 +42,16 @@ class AllGather(Exchange):
 
     def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
         """Moves the offers' frames; no buffer is written."""
-        pieces = [one.piece for one in offers]
+        pieces = [offer.piece for offer in offers]
         channel = context.channel(pieces)
-        with telling(context.comm, channel):
-            sealed = [context.encode(one) for one in offers]
+        with announcing_failure(context.comm, channel):
+            sealed = [context.encode(offer) for offer in offers]
         return gather_sealed(pieces, sealed, context, channel, self.mean)
 
 
 @contextmanager
-def telling(comm: Communicator, channel: str) -> Iterator[None]:
-    """A rank that fails here tells those that wait for its message, and then raises."""
+def announcing_failure(comm: Communicator, channel: str) -> Iterator[None]:
+    """A rank that fails here sends an empty message to those that wait for its own, and then raises."""
     try:
         yield
     except BaseException:
@@ -61,11 +62,11 @@ def telling(comm: Communicator, channel: str) -> Iterator[None]:
 def gather_sealed(
     pieces: Sequence[Piece], sealed: Sequence[Sealed], context: ExchangeContext, channel: str, rule: str = "all"
 ) -> list[Outcome]:
-    """What comes of frames that go from all to all."""
-    comm, own = context.comm, [one.sent for one in sealed]
-    mine = pack_message(one.fields for one in sealed)
+    """The outcomes of an all_gather of these frames."""
+    comm, own = context.comm, [coded.sent for coded in sealed]
+    message = pack_message(coded.fields for coded in sealed)
     with context.clock("exchange"):
-        messages = gather(mine, comm, channel)
+        messages = gather(message, comm, channel)
     with context.clock("decode"):
         by_rank = [
             own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
@@ -75,7 +76,7 @@ def gather_sealed(
 
 
 def outcomes(pieces: Sequence[Piece], by_rank: Sequence[Sequence[Sparse]], rank: int, rule: str) -> list[Outcome]:
-    """What comes of every rank's parts of the pieces."""
+    """The outcome of each piece, from every rank's part of it."""
     by_piece = zip(pieces, zip(*by_rank, strict=True), strict=True)
     return [Gathered(rank, parts, isinstance(piece.x, Sparse), rule) for piece, parts in by_piece]
 
@@ -119,8 +120,8 @@ class Gathered(Outcome):
     def mean_sparse(self) -> Sparse:
         if self._mean is not None:
             rows = self._mean.reshape(-1, self.sent.width)
-            some = np.flatnonzero(rows.any(axis=1)).astype(kernels.index_dtype(self.sent.size))
-            return self.sent.like(some, rows[some].reshape(-1))
+            indices = np.flatnonzero(rows.any(axis=1)).astype(kernels.index_dtype(self.sent.size))
+            return self.sent.like(indices, rows[indices].reshape(-1))
         return self.sent.like(*combine(self._parts, self._rule))
 
     def mean_parts(self) -> tuple[Sequence[Sparse], float]:

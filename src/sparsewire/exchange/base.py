@@ -1,4 +1,4 @@
-"""What an exchange is, what it is given, and what it gives back."""
+"""The exchange's base class, its context (`ExchangeContext`) and its result (`Outcome`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .combine import combine_into
 
 @dataclass
 class Clock:
-    """Seconds by stage, and how often an exchange took one of its ways."""
+    """Seconds by stage, and how often an exchange used one of its methods."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class ExchangeContext:
             raise
 
     def select_by(self, select: Select, piece: Piece) -> Selected:
-        """What a selection other than the scheme's own offers of a piece."""
+        """The piece, selected by a selection other than the scheme's own."""
         with self.clock("select"):
             plan = showing(replace(self.scheme, select=select))
             return self.selected(piece, piece.select(plan, self._codec_context(piece)))
@@ -86,10 +86,10 @@ class ExchangeContext:
         """A piece whose selection has been made."""
         return Selected(piece, selection, piece.scheme_for(self.scheme), self._codec_context(piece))
 
-    def encode(self, one: Selected) -> Sealed:
+    def encode(self, offer: Selected) -> Sealed:
         """The frame of what this rank offers."""
         with self.clock("encode"):
-            return one.encode()
+            return offer.encode()
 
     def _codec_context(self, piece: Piece) -> Context:
         return piece.context(self.scheme, self.step, self.seed, self.comm.rank)
@@ -99,7 +99,7 @@ class Exchange(ExchangeCodec):
     """How the ranks come to the mean: the base class of every exchange, built in or from outside."""
 
     def selects(self, pieces: Sequence[Piece], context: ExchangeContext) -> Sequence[Select]:
-        """By what each piece is selected on this rank in this step: by the scheme's own selection, unless others lead.
+        """The selection of each piece on this rank in this step: the scheme's own, unless another rank leads.
 
         Of a sparse tensor, which is sent as it is, all entries are selected whatever this says.
         """
@@ -107,7 +107,7 @@ class Exchange(ExchangeCodec):
 
     @abstractmethod
     def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
-        """What came of each offer. No buffer is written. Every rank calls it with the same pieces in one order.
+        """The outcome of each offer. No buffer is written. Every rank calls it with the same pieces in one order.
 
         A rank that cannot take part tells the others before it raises.
         """
@@ -118,8 +118,8 @@ class Exchange(ExchangeCodec):
 
 
 class Outcome(ABC):
-    """What came of a piece. On each rank, compensated input = sent + what is kept; over all ranks Σ sent = size × mean,
-    or what the exchange's rule of the mean says instead.
+    """The result of exchanging a piece. On each rank, compensated input = sent + what is kept; over all ranks
+    Σ sent = size × mean, or what the exchange's rule of the mean says instead.
 
     `sent` is this rank's part in the mean, in the domain of the scheme's transform. `finite` is whether all that any
     rank sent is finite: the same answer on every rank.
@@ -137,7 +137,7 @@ class Outcome(ABC):
         """The mean where any rank sent something, in the domain of the scheme's transform."""
 
     def mean_parts(self) -> tuple[Sequence[Sparse], float]:
-        """What the sum of which, times the number, is the mean: not added up where it need not be."""
+        """(parts, factor): the mean is the factor times the sum of the parts, which need not be added up yet."""
         return [self.mean_sparse()], 1.0
 
     def arrived(self) -> Array | None:

@@ -1,4 +1,4 @@
-"""How what the ranks sent becomes one tensor, entry by entry.
+"""The rules by which the entries that the ranks sent become one tensor.
 
     all       Σ / ranks                       unbiased
     senders   Σ / senders of the entry        what one rank found is not divided by those that sent nothing there

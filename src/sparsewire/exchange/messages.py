@@ -1,4 +1,4 @@
-"""What a receiver makes of another rank's message: the frames of one call."""
+"""Messages between ranks: the frames of one call, checked and decoded, or a notice of a failure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sparsewire.frames.seal import Selection
 from sparsewire.frames.wire import Frame, unpack_message
 from sparsewire.kernels import Array
 
-Entries = Sparse | Selection  # what tells this rank's width and transform
+Entries = Sparse | Selection  # which have this rank's width and transform
 NEVER_SENT = "it failed before it could send"
-FAILED, FINITE, SPOILED = b"\0", b"\1", b"\2"  # how a message begins that may be a notice
+FAILED, FINITE, NONFINITE = b"\0", b"\1", b"\2"  # how a message begins that may be a notice
 
 
 def notice(error: BaseException, rank: int) -> bytes:
@@ -61,9 +61,9 @@ def parse(
         raise FrameError(NEVER_SENT)
     frames = unpack_message(message, max(map(_numel, pieces), default=0))
     _check_tensors(frames, pieces, dtype)
-    for frame, mine in zip(frames, own, strict=True):
+    for frame, ours in zip(frames, own, strict=True):
         transform = from_record(frame.record).transform.fitted(frame.shape)
-        if (frame.width, transform) != (mine.width, mine.transform or Identity()):
+        if (frame.width, transform) != (ours.width, ours.transform or Identity()):
             raise FrameError(f"entries of {frame.width} numbers after another transform than on this rank")
     return frames
 
@@ -77,10 +77,10 @@ def blaming(rank: int) -> Iterator[None]:
         raise PeerError(f"rank {rank}: {error}") from error
 
 
-def gather(mine: bytes, comm: Communicator, channel: str) -> list[memoryview]:
+def gather(message: bytes, comm: Communicator, channel: str) -> list[memoryview]:
     """Every rank's message, if this rank's came back as it was."""
-    messages = comm.all_gather(mine, channel)
-    if bytes(messages[comm.rank]) != mine:  # comparing the view itself would go byte by byte
+    messages = comm.all_gather(message, channel)
+    if bytes(messages[comm.rank]) != message:  # comparing the view itself would go byte by byte
         raise PeerError(f"rank {comm.rank}: its message came back changed")
     return messages
 

@@ -31,7 +31,7 @@ from sparsewire.kernels import Array
 
 from .base import Exchange, ExchangeContext, Outcome, SparseMean
 from .combine import RULES, combine
-from .messages import FINITE, NEVER_SENT, SPOILED, check_notice, notice, read, read_frames
+from .messages import FINITE, NEVER_SENT, NONFINITE, check_notice, notice, read, read_frames
 
 VALUES = (Chain((Distinct(),)), Chain((RawValues(), Deflate())))
 TAG = 41
@@ -43,6 +43,7 @@ class Root(Exchange):
 
     id = "root"
     wire_id = 10
+    status = "comparison"
 
     rank: int = 0
     mean: str = "all"
@@ -53,17 +54,17 @@ class Root(Exchange):
 
     def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
         """Moves the offers' frames; no buffer is written."""
-        comm, pieces = context.comm, [one.piece for one in offers]
+        comm, pieces = context.comm, [offer.piece for offer in offers]
         if self.rank >= comm.size:
             raise InputError(f"exchange={self}: there are only {comm.size} ranks")
         try:
-            sealed = [context.encode(one) for one in offers]
+            sealed = [context.encode(offer) for offer in offers]
         except BaseException:
             self.refuse(comm, "")
             raise
-        own = [one.sent for one in sealed]
+        own = [coded.sent for coded in sealed]
         with context.clock("exchange"):
-            answer = self._answer(pack_message(one.fields for one in sealed), pieces, own, context)
+            answer = self._answer(pack_message(coded.fields for coded in sealed), pieces, own, context)
         with context.clock("decode"):
             check_notice(answer)
             body = memoryview(answer)[1:]
@@ -79,33 +80,35 @@ class Root(Exchange):
             self._gather(comm, b"")
             comm.broadcast(notice(FrameError(NEVER_SENT), comm.rank), self.rank)
 
-    def _answer(self, mine: bytes, pieces: Sequence[Piece], own: Sequence[Sparse], context: ExchangeContext) -> bytes:
+    def _answer(
+        self, message: bytes, pieces: Sequence[Piece], own: Sequence[Sparse], context: ExchangeContext
+    ) -> bytes:
         comm = context.comm
         if comm.rank != self.rank:
-            comm.send(mine, self.rank, TAG)
+            comm.send(message, self.rank, TAG)
             return comm.broadcast(None, self.rank)
         try:
-            messages = self._gather(comm, mine)
+            messages = self._gather(comm, message)
             by_rank = [
-                list(own) if rank == comm.rank else read(memoryview(message), pieces, own, rank)
-                for rank, message in enumerate(messages)
+                list(own) if rank == comm.rank else read(memoryview(received), pieces, own, rank)
+                for rank, received in enumerate(messages)
             ]
             answer = self._mean(by_rank, context.scheme)
         except PeerError as error:
             answer = notice(error, comm.rank)
         return comm.broadcast(answer, self.rank)
 
-    def _gather(self, comm: Communicator, mine: bytes) -> list[bytes]:
-        return [mine if rank == comm.rank else comm.recv(rank, TAG) for rank in range(comm.size)]
+    def _gather(self, comm: Communicator, message: bytes) -> list[bytes]:
+        return [message if rank == comm.rank else comm.recv(rank, TAG) for rank in range(comm.size)]
 
     def _mean(self, by_rank: Sequence[Sequence[Sparse]], scheme: Scheme) -> bytes:
         finite = all(kernels.all_finite(part.work_values) for parts in by_rank for part in parts)
         frames = [code(parts, self.mean, scheme) for parts in zip(*by_rank, strict=True)]
-        return (FINITE if finite else SPOILED) + pack_message(frames)
+        return (FINITE if finite else NONFINITE) + pack_message(frames)
 
 
 def code(parts: Sequence[Sparse], rule: str, scheme: Scheme) -> Frame:
-    """The frame of what the ranks' parts of one tensor come to, without loss."""
+    """The frame of the mean of the ranks' parts of one tensor, coded without loss."""
     first = parts[0]
     indices, numbers = combine(parts, rule)
     kind = work_dtype(first.dtype).name
@@ -115,7 +118,7 @@ def code(parts: Sequence[Sparse], rule: str, scheme: Scheme) -> Frame:
     ctx = Context(kind, first.size)
     offer = Selection(indices, numbers, _nothing_else, first.shape, first.width, first.transform)
     sealed = [seal(replace(plan, values=values), ctx, offer) for values in VALUES]
-    return min(sealed, key=lambda one: len(one.frame)).fields
+    return min(sealed, key=lambda coded: len(coded.frame)).fields
 
 
 def _nothing_else(where: Array) -> Array:

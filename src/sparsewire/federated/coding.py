@@ -88,7 +88,7 @@ class Coder:
         pieces = [(self._piece(one, changes[one.name], states), self.scheme_of(one)) for one in tensors]
         sealed = [piece.seal(plan, step, self.seed, self.rank) for piece, plan in pieces]
         sent = [one.sent for one in sealed]
-        spoiled = any(piece.spoils(plan, one) for (piece, plan), one in zip(pieces, sent, strict=True))
+        spoiled = any(piece.is_nonfinite(plan, one) for (piece, plan), one in zip(pieces, sent, strict=True))
         return Sending(pack_sealed(sealed), sent, not spoiled, pieces)
 
     def _piece(self, one: Tensor, change: Array, states: dict[str, State]) -> Piece:

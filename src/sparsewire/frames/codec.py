@@ -82,15 +82,15 @@ def decode_support(parsed: wire.Frame) -> Array:
     _, entries = _contexts(parsed, s)
 
     def read() -> Array:
-        found = s.indices.decode(memoryview(parsed.indices), entries)
-        found = np.sort(found) if entries.ordered else found
-        return Sparse(found, np.zeros(found.size, np.float32), (entries.numel,)).indices
+        indices = s.indices.decode(memoryview(parsed.indices), entries)
+        indices = np.sort(indices) if entries.ordered else indices
+        return Sparse(indices, np.zeros(indices.size, np.float32), (entries.numel,)).indices
 
     return _section(read)
 
 
 def _contexts(parsed: wire.Frame, s: Scheme) -> tuple[Context, Context]:
-    """(what the value codec, what the index codec is told); the counts are checked against the tensor's size."""
+    """(the value codec's context, the index codec's); the counts are checked against the tensor's size."""
     transform, width = s.transform.fitted(parsed.shape), parsed.width
     size = parsed.numel // width if transform.is_identity else transform.size(parsed.numel)
     if parsed.numel % width if transform.is_identity else width != transform.width:
@@ -113,16 +113,16 @@ def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int 
     """
     parsed = _open(frame, max_numel, max_entries)
     s = from_record(parsed.record)
-    numbers, found = _contexts(parsed, s)
+    value_ctx, index_ctx = _contexts(parsed, s)
     sizes = {"indices": len(parsed.indices), "values": len(parsed.values)}
     sections = {"header": len(frame) - sum(sizes.values()) - wire.CRC_SIZE, **sizes, "checksum": wire.CRC_SIZE}
     inner = {
-        "indices": _section(lambda: s.indices.parts(memoryview(parsed.indices), found)),
-        "values": _section(lambda: s.values.parts(memoryview(parsed.values), numbers)),
+        "indices": _section(lambda: s.indices.parts(memoryview(parsed.indices), index_ctx)),
+        "values": _section(lambda: s.values.parts(memoryview(parsed.values), value_ctx)),
     }
-    parts = {f"{slot}.{part}": size for slot, found in inner.items() for part, size in found.items()}
-    notes = _section(lambda: s.values.notes(memoryview(parsed.values), numbers))
-    about = {} if s.transform.is_identity else s.transform.notes(found.numel, parsed.count)
+    parts = {f"{slot}.{part}": size for slot, sizes_by_part in inner.items() for part, size in sizes_by_part.items()}
+    notes = _section(lambda: s.values.notes(memoryview(parsed.values), value_ctx))
+    about = {} if s.transform.is_identity else s.transform.notes(index_ctx.numel, parsed.count)
     entries = max(1, parsed.count)
     dense_bytes = parsed.numel * {"float64": 8, "float32": 4}.get(parsed.dtype, 2)
     return {
@@ -131,7 +131,7 @@ def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int 
         "dtype": parsed.dtype,
         "shape": parsed.shape,
         "numel": parsed.numel,
-        "entries": found.numel,
+        "entries": index_ctx.numel,
         "k": parsed.count,
         "width": parsed.width,
         "bytes": len(frame),
@@ -145,7 +145,7 @@ def inspect(frame: wire.Data, *, max_numel: int | None = None, max_entries: int 
             for name, value in known.items()
         },
         "bits_per_entry": {slot: 8 * size / entries for slot, size in {**sizes, "total": len(frame)}.items()},
-        "bound_bits_per_entry": bound_bits(found.numel, parsed.count) / entries,
+        "bound_bits_per_entry": bound_bits(index_ctx.numel, parsed.count) / entries,
     }
 
 

@@ -1,4 +1,4 @@
-"""`compress`: a frame, and what it does not say: x − decode(frame), found without decoding."""
+"""`compress`: a frame, and the residual x − decode(frame), computed without decoding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compress(
     buffers = Buffers.of(residual, plan, tensor)
     piece = piece_of(tensor, name, buffers.state)
     sealed = piece.seal(plan, step, seed, rank)
-    if not piece.spoils(plan, sealed.sent):
+    if not piece.is_nonfinite(plan, sealed.sent):
         piece.keep(plan, Alone(sealed.sent))
         buffers.write_back()
     return sealed.frame, buffers.given
@@ -63,8 +63,8 @@ def _rest(x: Sparse, sent: Sparse) -> Sparse:
     where = x.indices if sent.indices is x.indices else merged([x.indices, sent.indices])
     with np.errstate(all="ignore"):
         rows = (x.at(where) - sent.at(where)).reshape(-1, x.width)
-    some = np.flatnonzero(rows.any(axis=1))
-    return x.like(where[some], rows[some].reshape(-1))
+    nonzero = np.flatnonzero(rows.any(axis=1))
+    return x.like(where[nonzero], rows[nonzero].reshape(-1))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a memory is told of what came of its tensor: dense, or at the entries of a sparse one."""
+"""The feedback from an exchange to a memory: dense, or at the entries of a sparse tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tensor on its way to the mean: memory → transform → selection → frame, and what the memory keeps afterwards.
+"""`Piece`, one tensor of an exchange: memory → transform → selection → frame, and what the memory keeps afterwards.
 
 Everything up to the frame only reads, so a step that fails, or is not finite on some rank, leaves all buffers as they
 were; `keep` writes, once the step is known to be finite.
@@ -111,7 +111,7 @@ class Piece:
 
     # --- what is kept ---
 
-    def spoils(self, scheme: Scheme, sent: Sparse) -> bool:
+    def is_nonfinite(self, scheme: Scheme, sent: Sparse) -> bool:
         """Whether the memory has to stay as it is: what was sent, or was left here by taking nothing, is not finite."""
         if scheme.select.takes_nothing and not isinstance(self.x, Sparse):
             return bool(self.select(showing(scheme), self.context(scheme, 0, 0, 0)).indices.size)
@@ -176,8 +176,8 @@ def _scattered(kept: Array | Sparse, where: Array, values: Array, like: Sparse) 
         others = ~np.isin(kept.indices, where)
         indices = np.concatenate([kept.indices[others], where])
         rows = np.concatenate([kept.at(kept.indices[others]), values]).reshape(-1, like.width)
-        some = np.flatnonzero(rows.any(axis=1))
-        order = some[np.argsort(indices[some])]
+        nonzero = np.flatnonzero(rows.any(axis=1))
+        order = nonzero[np.argsort(indices[nonzero])]
         return like.like(indices[order], rows[order].reshape(-1))
     kept.reshape(-1, like.width)[where] = values.reshape(-1, like.width)
     return kept

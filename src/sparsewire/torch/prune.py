@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune as tools
 
 from sparsewire.codecs.presets import pruned_share
-from sparsewire.core.mask import Found, Masks
+from sparsewire.core.mask import FrameworkMask, Masks
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.training.schedule import Settings
@@ -104,12 +104,12 @@ def find_masks(named: Mapping[str, torch.Tensor], root: nn.Module) -> Masks | No
         if leaf.endswith(ORIGINAL) and owner is not None and mask in owner._buffers and not named[name].is_complex():
             owners[name] = owner, mask
 
-    def find(name: str) -> Found | None:
+    def find(name: str) -> FrameworkMask | None:
         if name not in owners:
             return None
         owner, leaf = owners[name]
         mask: Any = owner._buffers.get(leaf)  # looked up each time: pruning again puts another there
-        return None if mask is None else Found(mask, mask._version, lambda: _flat(mask, named[name]))
+        return None if mask is None else FrameworkMask(mask, mask._version, lambda: _flat(mask, named[name]))
 
     return Masks(find) if owners else None
 

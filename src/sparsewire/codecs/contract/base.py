@@ -16,6 +16,10 @@ from typing import Any, ClassVar
 from sparsewire.errors import SchemeError
 
 SLOTS = ("select", "transform", "indices", "values", "memory", "exchange")
+STATUSES = {
+    "recommended": "what the guides use; start with these.",
+    "comparison": "a paper's method, a baseline or a part of one, to compare with.",
+}
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,13 @@ def _coerce(value: Any, hint: Any) -> Any:
 
 @dataclass(frozen=True)
 class Codec(ABC):
-    """Base of all codecs. A subclass is a frozen dataclass that sets `slot`, `id` and, if built in, `wire_id`."""
+    """Base of all codecs. A subclass is a frozen dataclass that sets `slot`, `id` and, if built in, `wire_id`
+    and `status`."""
 
     slot: ClassVar[str]
     id: ClassVar[str]
     wire_id: ClassVar[int] = 0
+    status: ClassVar[str] = ""  # out of STATUSES; a third party's codec may leave it out
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -95,8 +101,8 @@ class Codec(ABC):
     def brief(self) -> str:
         """The same without settings that have their default."""
         kept = {item.name: getattr(self, item.name) for item in fields(self)}
-        told = (f"{item.name}={text(kept[item.name])}" for item in fields(self) if kept[item.name] != item.default)
-        settings = ", ".join(told)
+        shown = (f"{item.name}={text(kept[item.name])}" for item in fields(self) if kept[item.name] != item.default)
+        settings = ", ".join(shown)
         return f"{self.id}({settings})" if settings else self.id
 
 

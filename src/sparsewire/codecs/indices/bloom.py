@@ -49,6 +49,7 @@ class Bloom(IndexCodec):
 
     id = "bloom"
     wire_id = 8
+    status = "comparison"
     lossless = False
 
     fpr: float | None = None

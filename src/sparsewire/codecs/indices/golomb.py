@@ -43,6 +43,7 @@ class Golomb(IndexCodec):
 
     id = "golomb"
     wire_id = 9
+    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         if not indices.size:

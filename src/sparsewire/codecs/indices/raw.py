@@ -19,6 +19,7 @@ class RawIndices(IndexCodec):
 
     id = "raw"
     wire_id = 1
+    status = "comparison"
     carries_order = True
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:

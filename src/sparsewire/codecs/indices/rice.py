@@ -48,6 +48,7 @@ class Rice(IndexCodec):
 
     id = "rice"
     wire_id = 6
+    status = "recommended"
 
     block: int = 32
 

@@ -24,6 +24,7 @@ class RunLength(IndexCodec):
 
     id = "run_length"
     wire_id = 3
+    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         if not indices.size:
@@ -38,11 +39,11 @@ class RunLength(IndexCodec):
         wide = kernels.index_dtype(ctx.numel).itemsize == 8
         zeros = read_rice_body(first, runs, BLOCK, wide)
         ones = read_rice_body(second, runs, BLOCK, wide)
-        one = zeros.dtype.type(1)
+        unit = zeros.dtype.type(1)
         if runs and (int(ones.max()) > ctx.count or int(zeros.max()) > ctx.numel):
             raise ValueError("a run is longer than the tensor")
-        zeros[1:] += one
-        return kernels.from_run_lengths(zeros, ones + one, ctx.numel, ctx.count)
+        zeros[1:] += unit
+        return kernels.from_run_lengths(zeros, ones + unit, ctx.numel, ctx.count)
 
     def parts(self, body: memoryview, ctx: Context) -> Mapping[str, int]:
         _, first, second = self._streams(body, ctx)

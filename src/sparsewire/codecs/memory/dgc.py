@@ -37,6 +37,7 @@ class DGC(LinearMemory):
 
     id = "dgc"
     wire_id = 3
+    status = "recommended"
     buffers = ("velocity", "residual")
     remembers_dense = True
 

@@ -19,6 +19,7 @@ class ChunkTopK(Select):
 
     id = "chunk_topk"
     wire_id = 6
+    status = "comparison"
 
     k: int = 64
     chunk: int = 4096

@@ -22,6 +22,7 @@ class ErrorBudget(Select):
 
     id = "error_budget"
     wire_id = 7
+    status = "comparison"
 
     bound: float = 0.5
 

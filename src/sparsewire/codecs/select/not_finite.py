@@ -12,7 +12,7 @@ from ..contract import Context, Select
 
 @dataclass(frozen=True)
 class NotFinite(Select):
-    """One entry that is not finite, if there is one: enough for all ranks to see that the step is spoiled."""
+    """One entry that is not finite, if there is one: enough for all ranks to see that the step is not finite."""
 
     id = "not_finite"
 

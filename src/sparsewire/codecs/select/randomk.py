@@ -19,6 +19,7 @@ class RandomK(Counted):
 
     id = "randomk"
     wire_id = 2
+    status = "comparison"
 
     shared: bool = True
 

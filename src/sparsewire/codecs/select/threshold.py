@@ -23,6 +23,7 @@ class Threshold(Select):
 
     id = "threshold"
     wire_id = 3
+    status = "comparison"
 
     value: float | None = None
     ratio: float | None = None

@@ -51,6 +51,7 @@ class TopK(Counted):
 
     id = "topk"
     wire_id = 1
+    status = "recommended"
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)

@@ -40,7 +40,7 @@ def _smooth(number: int) -> bool:
     return number < 2
 
 
-class Part(NamedTuple):
+class ChunkGroup(NamedTuple):
     """Chunks that are transformed at once: where their elements and their coefficients are, and how many there are."""
 
     elements: slice
@@ -78,32 +78,34 @@ class Chunked(Transform):
 
     def forward(self, x: Array) -> Array:
         out = recycled(self.size(x.size) * self.width, x.dtype)
-        for part in self._parts(x.size):
-            guarded(self.analyse, x[part.elements], out[part.coefficients], part.chunks)
+        for group in self._groups(x.size):
+            guarded(self.analyse, x[group.elements], out[group.coefficients], group.chunks)
         return out
 
     def inverse(self, coefficients: Array, numel: int) -> Array:
         out = recycled(numel, coefficients.dtype)
-        for part in self._parts(numel):
-            guarded(self.restore, coefficients[part.coefficients], out[part.elements], part.chunks)
+        for group in self._groups(numel):
+            guarded(self.restore, coefficients[group.coefficients], out[group.elements], group.chunks)
         return out
 
     def inverse_sparse(self, indices: Array, values: Array, numel: int) -> Array:
         """Coefficients are written out for a few chunks at a time."""
-        out, parts, width = recycled(numel, values.dtype), list(self._parts(numel)), self.width
-        firsts = np.array([part.coefficients.start // width for part in parts], indices.dtype)
+        out, groups, width = recycled(numel, values.dtype), list(self._groups(numel)), self.width
+        firsts = np.array([group.coefficients.start // width for group in groups], indices.dtype)
         places = [*np.searchsorted(indices, firsts).tolist(), indices.size]
-        for part, first, start, stop in zip(parts, firsts, places[:-1], places[1:], strict=True):
-            some = np.zeros(part.coefficients.stop - part.coefficients.start, values.dtype)
-            entries(some, width)[indices[start:stop] - first] = entries(values[start * width : stop * width], width)
-            guarded(self.restore, some, out[part.elements], part.chunks)
+        for group, first, start, stop in zip(groups, firsts, places[:-1], places[1:], strict=True):
+            coefficients = np.zeros(group.coefficients.stop - group.coefficients.start, values.dtype)
+            entries(coefficients, width)[indices[start:stop] - first] = entries(
+                values[start * width : stop * width], width
+            )
+            guarded(self.restore, coefficients, out[group.elements], group.chunks)
         return out
 
-    def _parts(self, numel: int) -> Iterator[Part]:
+    def _groups(self, numel: int) -> Iterator[ChunkGroup]:
         at = 0
         for start, chunks, length in batches(numel, self.length):
             size = chunks * self.numbers(length)
-            yield Part(slice(start, start + chunks * length), slice(at, at + size), chunks)
+            yield ChunkGroup(slice(start, start + chunks * length), slice(at, at + size), chunks)
             at += size
 
 

@@ -30,6 +30,7 @@ class DCT(Chunked):
 
     id = "dct"
     wire_id = 4
+    status = "comparison"
 
     block: int = 64
     two_dimensional: bool = False
@@ -53,19 +54,19 @@ class DCT(Chunked):
 
     @staticmethod
     def analyse(x: Array, out: Array, chunks: int) -> None:
-        rows, found = x.reshape(chunks, -1), out.reshape(chunks, -1)
+        rows, coefficients = x.reshape(chunks, -1), out.reshape(chunks, -1)
         length = rows.shape[1]
         mixed, half = given_rows(chunks, length, x.dtype), (length + 1) // 2
         mixed[:, :half], mixed[:, half:] = rows[:, ::2], rows[:, 1::2][:, ::-1]
         turned = fourier().forward(mixed, length)
         turned *= _turns(length, x.dtype.str)
-        found[:, : length // 2 + 1] = turned.real
+        coefficients[:, : length // 2 + 1] = turned.real
         # Not np.negative(…, out=…): NumPy 2.4 reads the wrong places of some strided float32 arrays.
-        found[:, : length // 2 : -1] = -turned.imag[:, 1 : (length + 1) // 2]
+        coefficients[:, : length // 2 : -1] = -turned.imag[:, 1 : (length + 1) // 2]
 
     @staticmethod
     def restore(coefficients: Array, out: Array, chunks: int) -> None:
-        rows, found = coefficients.reshape(chunks, -1), out.reshape(chunks, -1)
+        rows, elements = coefficients.reshape(chunks, -1), out.reshape(chunks, -1)
         length = rows.shape[1]
         spectra = given_rows(chunks, length // 2 + 1, complex_of(rows.dtype))
         spectra.real, spectra.imag[:, 0] = rows[:, : length // 2 + 1], 0
@@ -73,7 +74,7 @@ class DCT(Chunked):
         spectra /= _turns(length, rows.dtype.str)
         mixed = fourier().inverse(spectra, length)
         half = (length + 1) // 2
-        found[:, ::2], found[:, 1::2] = mixed[:, :half], mixed[:, half:][:, ::-1]
+        elements[:, ::2], elements[:, 1::2] = mixed[:, :half], mixed[:, half:][:, ::-1]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class FFT(Chunked):
 
     id = "fft"
     wire_id = 3
+    status = "comparison"
 
     chunk: int = 4096
 
@@ -54,12 +55,12 @@ class FFT(Chunked):
     def forward_norms(self, x: Array) -> tuple[Array, Array]:
         """Norms are computed of some chunks at a time, while their spectra are in the cache."""
         out, norms = (recycled(self.size(x.size) * numbers, x.dtype) for numbers in (2, 1))
-        for part in self._parts(x.size):
-            given, at = x[part.elements], part.coefficients
-            found, sizes = out[at], norms[at.start // 2 : at.stop // 2]
-            if not _analyse(given, found, sizes, part.chunks, apart=out.nbytes > CACHED):
-                guarded(self.analyse, given, found, part.chunks)
-                kernels.row_norms(sizes, found, 2)
+        for group in self._groups(x.size):
+            given, at = x[group.elements], group.coefficients
+            spectra, sizes = out[at], norms[at.start // 2 : at.stop // 2]
+            if not _analyse(given, spectra, sizes, group.chunks, apart=out.nbytes > CACHED):
+                guarded(self.analyse, given, spectra, group.chunks)
+                kernels.row_norms(sizes, spectra, 2)
         return out, norms
 
     @staticmethod

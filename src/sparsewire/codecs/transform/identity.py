@@ -15,6 +15,7 @@ class Identity(Transform):
 
     id = "identity"
     wire_id = 1
+    status = "recommended"
     is_identity = True
 
     def size(self, numel: int) -> int:

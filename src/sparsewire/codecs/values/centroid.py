@@ -27,6 +27,7 @@ class Centroid(ValueCodec):
 
     id = "centroid"
     wire_id = 13
+    status = "comparison"
 
     bits: int = 2
 

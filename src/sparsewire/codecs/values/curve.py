@@ -49,17 +49,17 @@ def exponent_of(top: float) -> int:
 
 def take_magnitudes(reader: Reader, count: int, dtype: np.dtype[np.floating]) -> Array:
     """Finite numbers ≥ 0 that do not ascend."""
-    found = array(reader.take(count * dtype.itemsize), dtype.str)
-    if np.signbit(found).any() or not np.isfinite(found).all() or (found[1:] > found[:-1]).any():
+    ends = array(reader.take(count * dtype.itemsize), dtype.str)
+    if np.signbit(ends).any() or not np.isfinite(ends).all() or (ends[1:] > ends[:-1]).any():
         raise ValueError("the ends of a curve ascend, or are no magnitudes")
-    return found
+    return ends
 
 
 def take_coefficients(reader: Reader, count: int, dtype: np.dtype[np.floating], limit: float) -> Array:
-    found = array(reader.take(count * dtype.itemsize), dtype.str)
-    if not np.isfinite(found).all() or (np.abs(found) > limit).any():
+    coefficients = array(reader.take(count * dtype.itemsize), dtype.str)
+    if not np.isfinite(coefficients).all() or (np.abs(coefficients) > limit).any():
         raise ValueError("a coefficient is larger than any fit gives")
-    return found.astype(np.float64)
+    return coefficients.astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ class Shuffled(ByteCodec):
         return self.squeeze(shuffle(data, item_size) if self.shuffle and item_size > 1 else data)
 
     def decompress(self, data: memoryview, item_size: int, limit: int) -> bytes:
-        plain = self.expand(data, limit)
-        return unshuffle(plain, item_size) if self.shuffle and item_size > 1 else plain
+        expanded = self.expand(data, limit)
+        return unshuffle(expanded, item_size) if self.shuffle and item_size > 1 else expanded
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Deflate(Shuffled):
 
     id = "deflate"
     wire_id = 5
+    status = "comparison"
 
     def check(self) -> None:
         self.expect(1 <= self.level <= 9, "level lies in 1 … 9")
@@ -66,9 +67,9 @@ class Deflate(Shuffled):
         stream = zlib.decompressobj()
         try:
             # One byte more than allowed tells a stream that is too long; max_length=0 would mean no limit at all.
-            plain = stream.decompress(data, limit + 1)
+            expanded = stream.decompress(data, limit + 1)
         except zlib.error as error:
             raise ValueError(f"not a zlib stream: {error}") from None
-        if len(plain) > limit or not stream.eof or stream.unused_data:
+        if len(expanded) > limit or not stream.eof or stream.unused_data:
             raise ValueError("the zlib stream is longer or shorter than the frame says")
-        return plain
+        return expanded

@@ -40,6 +40,7 @@ class FitDExp(CurveCodec):
 
     id = "fit_dexp"
     wire_id = 8
+    status = "comparison"
 
     rank_bits: int | None = None
 
@@ -127,13 +128,13 @@ def candidates(y: Array) -> list[list[float]]:
     x = np.arange(y.size) * step
     first = integral(y, step)
     pair = solve_least_squares([integral(first, step), first, x, np.ones(y.size)], y)
-    one = solve_least_squares([first, np.ones(y.size)], y)
-    found = [[0.0]]
-    if one:
-        found.append([one[0]])
+    single = solve_least_squares([first, np.ones(y.size)], y)
+    proposals = [[0.0]]
+    if single:
+        proposals.append([single[0]])
     if pair and (root := pair[1] * pair[1] + 4.0 * pair[0]) >= 0:
-        found.append([0.5 * (pair[1] - math.sqrt(root)), 0.5 * (pair[1] + math.sqrt(root))])
-    return [rates for rates in found if all(map(math.isfinite, rates))]
+        proposals.append([0.5 * (pair[1] - math.sqrt(root)), 0.5 * (pair[1] + math.sqrt(root))])
+    return [rates for rates in proposals if all(map(math.isfinite, rates))]
 
 
 def powers(rate: float, count: int) -> Array:

@@ -28,13 +28,14 @@ class Distinct(ValueCodec):
 
     id = "distinct"
     wire_id = 20
+    status = "comparison"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:
             return b"", values
-        plain = store(values, ctx.dtype)
-        bits, symbols = np.unique(plain.view(_bits(ctx.dtype)), return_inverse=True)
-        bodies = [join(varint(0), plain)]
+        stored = store(values, ctx.dtype)
+        bits, symbols = np.unique(stored.view(_bits(ctx.dtype)), return_inverse=True)
+        bodies = [join(varint(0), stored)]
         if bits.size <= MOST:
             lengths = kernels.huffman_lengths(np.bincount(symbols))
             stream = kernels.huffman_encode(symbols.astype(np.uint8), lengths)

@@ -130,6 +130,7 @@ class Entropy(ValueCodec):
 
     id = "entropy"
     wire_id = 10
+    status = "recommended"
 
     error: float = 0.05
 
@@ -171,11 +172,11 @@ class Entropy(ValueCodec):
         """On two levels, in uniform bins, or the smaller where signs are skewed; no bytes where neither is possible."""
         levels = kernels.two_level_fit(values, self.error)
         fit = None if levels and _even(values) else kernels.quantizer_fit(values, self.error)
-        found = [_quantized(Quantizer(*fit[:3]), *fit[3:], ctx)] if fit else []
+        options = [_quantized(Quantizer(*fit[:3]), *fit[3:], ctx)] if fit else []
         if levels:
             body = _to_levels(*levels, values)
-            found.append((body, _from_levels(memoryview(body), ctx)))
-        return min(found, key=lambda one: len(one[0]), default=(b"", values))
+            options.append((body, _from_levels(memoryview(body), ctx)))
+        return min(options, key=lambda option: len(option[0]), default=(b"", values))
 
 
 def _quantized(

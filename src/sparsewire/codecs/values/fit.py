@@ -38,6 +38,7 @@ class FitPoly(CurveCodec):
 
     id = "fit_poly"
     wire_id = 7
+    status = "comparison"
 
     degree: int = 5
     segments: int | None = None
@@ -64,8 +65,8 @@ class FitPoly(CurveCodec):
         cuts = self._take_cuts(reader, count)
         ends = take_magnitudes(reader, cuts.size, dtype)
         rows, curved = np.zeros((cuts.size - 1, self.degree + 1)), ends[:-1] > ends[1:]
-        found = take_coefficients(reader, rows[curved].size, dtype, LARGEST_COEFFICIENT)
-        rows[curved] = found.reshape(-1, self.degree + 1)
+        coefficients = take_coefficients(reader, rows[curved].size, dtype, LARGEST_COEFFICIENT)
+        rows[curved] = coefficients.reshape(-1, self.degree + 1)
         curve = kernels.poly_eval(rows.ravel(), cuts)
         with np.errstate(over="ignore"):
             return _clamped(scaled(curve, exponent_of(float(ends[0]))).astype(dtype), cuts, ends)

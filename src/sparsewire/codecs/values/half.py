@@ -46,6 +46,7 @@ class Half(TwoBytes):
 
     id = "half"
     wire_id = 2
+    status = "comparison"
     format = "float16"
 
 
@@ -55,4 +56,5 @@ class BFloat16(TwoBytes):
 
     id = "bfloat16"
     wire_id = 3
+    status = "comparison"
     format = "bfloat16"

@@ -22,8 +22,8 @@ from . import sums
 
 def _one_number(values: Array, ctx: Context) -> Array:
     """The mean as it is sent; NaN where a value is not finite."""
-    found = sums.mean(values) if kernels.all_finite(values) else np.nan
-    return store(np.array([found]), work_dtype(ctx.dtype).name)
+    mean = sums.mean(values) if kernels.all_finite(values) else np.nan
+    return store(np.array([mean]), work_dtype(ctx.dtype).name)
 
 
 def _read_number(reader: Reader, ctx: Context) -> Array:
@@ -37,6 +37,7 @@ class Mean(ValueCodec):
 
     id = "mean"
     wire_id = 11
+    status = "comparison"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:
@@ -62,6 +63,7 @@ class SignMean(ValueCodec):
 
     id = "sign_mean"
     wire_id = 12
+    status = "comparison"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:

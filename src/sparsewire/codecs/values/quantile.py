@@ -27,6 +27,7 @@ class Quantile(ValueCodec):
 
     id = "quantile"
     wire_id = 9
+    status = "comparison"
 
     levels: int = 16
     split: bool = True

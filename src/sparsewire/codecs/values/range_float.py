@@ -42,7 +42,7 @@ class Range(NamedTuple):
     low: int
 
 
-class Grid(NamedTuple):
+class FloatGrid(NamedTuple):
     """The numbers that codes stand for, in float bits."""
 
     shift: int
@@ -50,11 +50,11 @@ class Grid(NamedTuple):
     below: Side
 
     @classmethod
-    def of(cls, found: Range, bits: int, mantissa: int, dtype: np.dtype[np.floating]) -> Grid:
+    def of(cls, extent: Range, bits: int, mantissa: int, dtype: np.dtype[np.floating]) -> FloatGrid:
         shift, codes = int(np.finfo(dtype).nmant) - mantissa, 2**bits - 1
-        both = min(max((codes + ((found.high - found.low) >> shift) + 1) // 2, 1), codes - 1)
-        first = both if found.high and found.low else codes * bool(found.high)
-        sides = ((found.high, first), (found.low, (codes - first) * bool(found.low)))
+        both = min(max((codes + ((extent.high - extent.low) >> shift) + 1) // 2, 1), codes - 1)
+        first = both if extent.high and extent.low else codes * bool(extent.high)
+        sides = ((extent.high, first), (extent.low, (codes - first) * bool(extent.low)))
         above, below = (_side(top, count, shift, dtype) for top, count in sides)
         return cls(shift, above, below)
 
@@ -87,6 +87,7 @@ class RangeFloat(ValueCodec):
 
     id = "range_float"
     wire_id = 14
+    status = "comparison"
 
     bits: int | str = 10
     mantissa: int | str = AUTO
@@ -108,9 +109,9 @@ class RangeFloat(ValueCodec):
         extremes = np.array([max(values.max(), 0), min(values.min(), 0)], values.dtype)
         lift = _lift(extremes)
         lifted = values if lift == 1 else values * lift
-        fit = Fit(lifted, _range_of(extremes * lift))
+        fit = FloatFit(lifted, _range_of(extremes * lift))
         bits, mantissa = self._settled(fit)
-        codes = kernels.range_float_encode(lifted, *Grid.of(fit.range, bits, mantissa, values.dtype))
+        codes = kernels.range_float_encode(lifted, *FloatGrid.of(fit.range, bits, mantissa, values.dtype))
         body = join(bytes([bits, mantissa]), extremes, packing.pack(codes, bits, ctx))
         return body, kernels.lookup(codes, _numbers(extremes, bits, mantissa))
 
@@ -147,7 +148,7 @@ class RangeFloat(ValueCodec):
         packed = packing.pack(np.zeros(values.size, np.uint32), bits, ctx)
         return join(bytes([bits, 0]), nan, packed), np.full(values.size, nan[0])
 
-    def _settled(self, fit: Fit) -> tuple[int, int]:
+    def _settled(self, fit: FloatFit) -> tuple[int, int]:
         """(bits, mantissa): as they are set, or found."""
         fixed = self.mantissa if isinstance(self.mantissa, int) else None
         if isinstance(self.bits, int):
@@ -166,22 +167,24 @@ class RangeFloat(ValueCodec):
         return bits, mantissa, extremes, reader.take(reader.left)
 
 
-class Fit:
+class FloatFit:
     """Looks for the bits and the mantissa that suit the values.
 
     Of many values a part is looked at first: the largest, which errors may be all about, and a sample of the others.
     """
 
-    def __init__(self, values: Array, found: Range) -> None:
-        self.values, self.range = values, found
+    def __init__(self, values: Array, extent: Range) -> None:
+        self.values, self.range = values, extent
         self.largest, self.sample, self.stretch = _parted(values)
-        largest = np.array([max(found)], f"u{values.dtype.itemsize}").view(values.dtype)[0]
+        largest = np.array([max(extent)], f"u{values.dtype.itemsize}").view(values.dtype)[0]
         exponent = math.frexp(float(largest))[1]
         self.scale = math.ldexp(1.0, min(max(-exponent, -1000), 1000))  # squares keep their range
 
     def best(self, bits: int) -> int:
         """The mantissa with the smallest error; of equal ones the smallest."""
-        errors = {mantissa: some + self.stretch * others for mantissa, (some, others) in self._parts(bits).items()}
+        errors = {
+            mantissa: largest + self.stretch * others for mantissa, (largest, others) in self._parts(bits).items()
+        }
         if self.stretch > 1:
             near = NEAR * min(errors.values())
             close = [mantissa for mantissa, error in errors.items() if error <= near]
@@ -212,7 +215,7 @@ class Fit:
         return {m: (self._error(bits, m, parts[0]), self._error(bits, m, parts[1])) for m in range(bits)}
 
     def _error(self, bits: int, mantissa: int, values: Array) -> float:
-        grid = Grid.of(self.range, bits, mantissa, values.dtype)
+        grid = FloatGrid.of(self.range, bits, mantissa, values.dtype)
         return kernels.range_float_error(values, *grid, self.scale)
 
 
@@ -226,9 +229,9 @@ def _parted(values: Array) -> tuple[Array, Array, int]:
         return values[:0], values, 1
     largest = kernels.topk(values, LARGEST)[1]
     first = np.arange(values.size // stretch, dtype=np.int64) * stretch
-    some = values[first + (kernels.random_bits(0, 0, first.size) % np.uint64(stretch)).astype(np.int64)]
-    some[np.abs(some) >= np.abs(largest).min()] = 0  # what is among the largest counts there
-    return largest, some, stretch
+    sample = values[first + (kernels.random_bits(0, 0, first.size) % np.uint64(stretch)).astype(np.int64)]
+    sample[np.abs(sample) >= np.abs(largest).min()] = 0  # what is among the largest counts there
+    return largest, sample, stretch
 
 
 def _lift(extremes: Array) -> Any:
@@ -240,7 +243,7 @@ def _lift(extremes: Array) -> Any:
 def _numbers(extremes: Array, bits: int, mantissa: int) -> Array:
     """The number of each code."""
     lift = _lift(extremes)
-    return Grid.of(_range_of(extremes * lift), bits, mantissa, extremes.dtype).numbers(extremes.dtype) / lift
+    return FloatGrid.of(_range_of(extremes * lift), bits, mantissa, extremes.dtype).numbers(extremes.dtype) / lift
 
 
 def _range_of(extremes: Array) -> Range:

@@ -23,6 +23,7 @@ class Ternary(ValueCodec):
 
     id = "ternary"
     wire_id = 15
+    status = "comparison"
 
     clip: float = 2.5
 

@@ -24,6 +24,7 @@ class Zstd(Shuffled):
 
     id = "zstd"
     wire_id = 6
+    status = "comparison"
 
     level: int = 1
 

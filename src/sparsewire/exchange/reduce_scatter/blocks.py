@@ -1,6 +1,6 @@
-"""A slice of a tensor on its way to the rank that owns it.
+"""A slice of a tensor that travels to the rank that owns it.
 
-What this rank passes on of a slice, less what arrived of it, is its part in the mean. So whatever a cut drops or a
+This rank's part in the mean is what it passes on of a slice, less what it received of it. So whatever a cut drops or a
 codec loses here stays in this rank's residual, and over all ranks together nothing is lost.
 """
 

@@ -38,6 +38,7 @@ class ReduceScatter(Exchange):
 
     id = "reduce_scatter"
     wire_id = 3
+    status = "recommended"
 
     route: str = "direct"
 
@@ -46,7 +47,7 @@ class ReduceScatter(Exchange):
 
     def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
         """Moves the offers' slices; no buffer is written."""
-        shares = Shares(context.comm, context.channel([one.piece for one in offers]), context.clock)
+        shares = Shares(context.comm, context.channel([offer.piece for offer in offers]), context.clock)
         shares.cut(offers)
         ROUTES[self.route](shares)
         return shares.gather()
@@ -55,4 +56,4 @@ class ReduceScatter(Exchange):
         shares = Shares(comm, channel, Clock())
         shares.error = FrameError(NEVER_SENT)
         ROUTES[self.route](shares)
-        shares.tell()
+        shares.gather_own()

@@ -1,4 +1,4 @@
-"""Two ways for the slices of all ranks to their owners."""
+"""Two routes that take the slices of all ranks to their owners."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def log(shares: Shares) -> None:
         given, due = ([(comm.rank + at) % comm.size for at in part] for part in (range(hop, held), range(held - hop)))
         message = shares.message(given)
         with shares.clock("exchange"):
-            found = shift(comm, message, hop)
-        shares.take(found, due, (comm.rank - hop) % comm.size, given)
+            received = shift(comm, message, hop)
+        shares.take(received, due, (comm.rank - hop) % comm.size, given)
         held = hop
 
 
@@ -50,8 +50,8 @@ def shift(comm: Communicator, message: bytes, hop: int) -> bytes:
     length = comm.size // rings
     place = comm.rank // rings * pow(hop // rings, -1, length) % length
     if place % 2:
-        found = comm.recv(of, TAG)
+        received = comm.recv(of, TAG)
         comm.send(message, to, TAG)
-        return found
+        return received
     comm.send(message, to, TAG)
     return comm.recv(of, TAG)

@@ -1,7 +1,7 @@
-"""What a rank tells the others of the slices of its tensors, round by round: their blocks, or why it failed.
+"""The slices of a rank's tensors as messages, round by round: their blocks, or a notice why the rank failed.
 
-Whatever goes wrong on the way is held until all have heard of it: every rank makes the same calls, so nobody waits, and
-all raise.
+An error is held until all ranks have received its notice: every rank makes the same calls, so nobody waits, and all
+raise.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sparsewire.frames.wire import pack_message
 from sparsewire.kernels import Array
 
 from ..base import Clock, Outcome
-from ..messages import FINITE, SPOILED, check_notice, notice, read
+from ..messages import FINITE, NONFINITE, check_notice, notice, read
 from .blocks import Block, cut_up, whole
 
 
 class Slices(NamedTuple):
-    """What this rank offers of a tensor, as slices."""
+    """A tensor that this rank offers, cut into one block for each rank."""
 
     offer: Selected
     blocks: list[Block]
@@ -46,19 +46,19 @@ class Shares:
     def cut(self, offers: Sequence[Selected]) -> None:
         """Takes what this rank offers of each tensor."""
         with self._held():
-            for one in offers:
-                blocks = cut_up(one.selection, one.ctx.numel, self.comm.size, one.piece.dtype)
-                self._tensors.append(Slices(one, blocks))
-            kinds = [(one.piece.shape, one.piece.dtype, one.selection.width) for one in offers]
+            for offer in offers:
+                blocks = cut_up(offer.selection, offer.ctx.numel, self.comm.size, offer.piece.dtype)
+                self._tensors.append(Slices(offer, blocks))
+            kinds = [(offer.piece.shape, offer.piece.dtype, offer.selection.width) for offer in offers]
             self._digest = crc32(repr(kinds).encode()).to_bytes(4, "little")
 
     def message(self, slices: Sequence[int]) -> bytes:
         """These slices of all tensors, to be passed on; every slice goes once."""
         if self.error is None:
             with self._held(), self.clock("encode"):
-                frames = [block.seal(one.offer.scheme, one.offer.ctx).fields for one, block in self._blocks(slices)]
+                frames = [block.seal(offer.scheme, offer.ctx).fields for offer, block in self._blocks(slices)]
                 self._finite &= all(kernels.all_finite(block.sent.values) for _, block in self._blocks(slices))
-                return b"".join([FINITE if self._finite else SPOILED, self._digest, pack_message(frames)])
+                return b"".join([FINITE if self._finite else NONFINITE, self._digest, pack_message(frames)])
         assert self.error is not None
         return notice(self.error, self.comm.rank)
 
@@ -71,25 +71,25 @@ class Shares:
                 for (_, block), part, count in zip(self._blocks(slices), parts, ranks, strict=True):
                     block.add(part, count)
 
-    def tell(self) -> tuple[bytes, list[memoryview]]:
-        """The own slice as it goes to all, and everyone's."""
-        mine = self.message([self.comm.rank])
+    def gather_own(self) -> tuple[bytes, list[memoryview]]:
+        """Sends this rank's own slice to all: (its message, every rank's)."""
+        message = self.message([self.comm.rank])
         with self.clock("exchange"):
-            return mine, self.comm.all_gather(mine, self.channel)
+            return message, self.comm.all_gather(message, self.channel)
 
     def gather(self) -> list[Outcome]:
         """The means of all slices."""
-        mine, messages = self.tell()
+        own, messages = self.gather_own()
         if self.error is not None:
             raise self.error
         with self.clock("decode"):
-            if bytes(messages[self.comm.rank]) != mine:
+            if bytes(messages[self.comm.rank]) != own:
                 raise PeerError(f"rank {self.comm.rank}: its message came back changed")
             by_rank = [self._mean_of(message, rank) for rank, message in enumerate(messages)]
         finite = all(message[:1] == FINITE for message in messages)
         finite &= all(kernels.all_finite(part.work_values) for parts in by_rank for part in parts)
         by_tensor = zip(self._tensors, zip(*by_rank, strict=True), strict=True)
-        return [_outcome(one, list(parts), finite) for one, parts in by_tensor]
+        return [_outcome(slices, list(parts), finite) for slices, parts in by_tensor]
 
     def _mean_of(self, message: memoryview, rank: int) -> list[Sparse]:
         if rank == self.comm.rank:
@@ -101,26 +101,26 @@ class Shares:
         start = 1 + len(self._digest)
         if len(message) and message[1:start] != self._digest:
             raise PeerError(f"rank {peer}: its tensors have other shapes or dtypes than on rank {self.comm.rank}")
-        kinds = [(one.offer.piece.name, block.kind) for one, block in self._blocks(slices)]
+        kinds = [(offer.piece.name, block.kind) for offer, block in self._blocks(slices)]
         pieces = [Piece(name, kind, kind.shape, kind.dtype) for name, kind in kinds]
         return read(memoryview(message)[start:], pieces, [kind for _, kind in kinds], peer)
 
-    def _blocks(self, slices: Sequence[int]) -> list[tuple[Slices, Block]]:
-        return [(one, one.blocks[at]) for one in self._tensors for at in slices]
+    def _blocks(self, slices: Sequence[int]) -> list[tuple[Selected, Block]]:
+        return [(tensor.offer, tensor.blocks[at]) for tensor in self._tensors for at in slices]
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """The first thing that goes wrong, until the others know."""
+        """Holds the first error, until the other ranks have its notice."""
         try:
             yield
         except BaseException as error:
             self.error = self.error or error
 
 
-def _outcome(one: Slices, means: list[Sparse], finite: bool) -> Outcome:
-    starts, offer = [block.start for block in one.blocks], one.offer
+def _outcome(slices: Slices, means: list[Sparse], finite: bool) -> Outcome:
+    starts, offer = [block.start for block in slices.blocks], slices.offer
     selection, size, dtype = offer.selection, offer.ctx.numel, offer.piece.dtype
-    sent = [block.sent for block in one.blocks]
+    sent = [block.sent for block in slices.blocks]
     return Scattered(
         whole(selection, size, starts, sent, work_dtype(dtype).name),
         whole(selection, size, starts, means, dtype),

@@ -1,5 +1,5 @@
 """One support for all ranks (ScaleCom, PacTrain): values travel without indices, by all_reduce."""
 
-from .exchange import Shared
+from .exchange import SharedSupport
 
-__all__ = ["Shared"]
+__all__ = ["SharedSupport"]

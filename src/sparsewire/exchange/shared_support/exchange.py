@@ -21,20 +21,21 @@ from sparsewire.core.sparse import Sparse, held
 from sparsewire.frames.piece import Piece, Selected
 from sparsewire.kernels import Array
 
-from ..allgather import gather_sealed, telling
+from ..allgather import announcing_failure, gather_sealed
 from ..base import Exchange, ExchangeContext, Outcome, SparseMean
-from .sums import SUMS, Offer, Summed
-from .supports import METHODS, NOTHING, Look, Support, leader, model_mask
+from .sums import SUMS, Summand, Summed
+from .supports import METHODS, NOTHING, Candidate, Support, leader, model_mask
 
 
 @dataclass(frozen=True)
-class Shared(Exchange):
+class SharedSupport(Exchange):
     """All ranks send the same entries: of the `pool` of their selections, of a `leader` in turn, or of a pruned model's
     `mask`. `values` is how the numbers are summed: float32, bfloat16, int8 or ternary; the scheme's own value codec
     serves only where masks differ."""
 
     id = "shared"
     wire_id = 4
+    status = "recommended"
 
     support: str = "pool"
     values: str = "float32"
@@ -48,7 +49,7 @@ class Shared(Exchange):
         return self.support == "mask"
 
     def selects(self, pieces: Sequence[Piece], context: ExchangeContext) -> list[Select]:
-        """Whoever does not lead, or knows the survivors from the model, looks only for what is not finite."""
+        """Whoever does not lead, or knows the survivors from the model, looks for a number that is not finite."""
         method, own = self._method(pieces), context.scheme.select
         if method == "leader":
             return [own if context.comm.rank == leader(context) else NOTHING] * len(pieces)
@@ -57,13 +58,15 @@ class Shared(Exchange):
 
     def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
         """Moves the offers' entries; no buffer is written."""
-        pieces = [one.piece for one in offers]
+        pieces = [offer.piece for offer in offers]
         channel = context.channel(pieces)
-        with telling(context.comm, channel):
+        with announcing_failure(context.comm, channel):
             method = METHODS[self._method(pieces)](offers, context)
-        supports = list(zip(method.looks, method.agree(context, channel), strict=True))
-        summed = iter(self._sum([(look, support) for look, support in supports if support is not None], context))
-        coded = iter(self._gather([look.piece for look, support in supports if support is None], context))
+        supports = list(zip(method.candidates, method.agree(context, channel), strict=True))
+        summed = iter(
+            self._sum([(candidate, support) for candidate, support in supports if support is not None], context)
+        )
+        coded = iter(self._gather([candidate.piece for candidate, support in supports if support is None], context))
         return [next(coded if support is None else summed) for _, support in supports]
 
     def _method(self, pieces: Sequence[Piece]) -> str:
@@ -71,14 +74,16 @@ class Shared(Exchange):
         sparse = any(isinstance(piece.x, Sparse) for piece in pieces)
         return "pool" if sparse and self.support == "leader" else self.support
 
-    def _sum(self, supports: Sequence[tuple[Look, Support]], context: ExchangeContext) -> list[Outcome]:
+    def _sum(self, supports: Sequence[tuple[Candidate, Support]], context: ExchangeContext) -> list[Outcome]:
         if not supports:
             return []
         with context.clock("encode"):
-            numbers = [_offer(look, support, context) for look, support in supports]
+            numbers = [_summand(candidate, support, context) for candidate, support in supports]
         with context.clock("exchange"):
             sums = SUMS[self.values](numbers, context.comm)
-        return [_outcome(look, support, summed) for (look, support), summed in zip(supports, sums, strict=True)]
+        return [
+            _outcome(candidate, support, summed) for (candidate, support), summed in zip(supports, sums, strict=True)
+        ]
 
     def _gather(self, pieces: list[Piece], context: ExchangeContext) -> list[Outcome]:
         """By the scheme's own selection, on a channel of its own: slots as large as frames would be sent for digests
@@ -86,36 +91,38 @@ class Shared(Exchange):
         if not pieces:
             return []
         channel = f"{context.channel(pieces)} frames"
-        with telling(context.comm, channel):
+        with announcing_failure(context.comm, channel):
             sealed = [context.encode(context.select_by(context.scheme.select, piece)) for piece in pieces]
         return gather_sealed(pieces, sealed, context, channel)
 
 
-def _offer(look: Look, support: Support, context: ExchangeContext) -> Offer:
+def _summand(candidate: Candidate, support: Support, context: ExchangeContext) -> Summand:
     with np.errstate(all="ignore"):
-        numbers = look.selection.at(support.indices)
-    keeps = bool(context.scheme.memory.buffers and look.piece.state)
-    return Offer(numbers, look.ctx.dtype, keeps, look.ctx.own_key)
+        numbers = candidate.selection.at(support.indices)
+    keeps = bool(context.scheme.memory.buffers and candidate.piece.state)
+    return Summand(numbers, candidate.ctx.dtype, keeps, candidate.ctx.own_key)
 
 
-def _outcome(look: Look, support: Support, summed: Summed) -> Outcome:
+def _outcome(candidate: Candidate, support: Support, summed: Summed) -> Outcome:
     finite = summed.finite and support.finite
     mean = summed.mean if finite or not summed.finite else np.full_like(summed.mean, np.nan)
     return SparseMean(
-        _sparse(look, *_without_zeros(support.indices, summed.sent, look.selection.width), look.ctx.dtype),
-        _sparse(look, support.indices, mean, mean.dtype.name),
+        _sparse(
+            candidate, *_without_zeros(support.indices, summed.sent, candidate.selection.width), candidate.ctx.dtype
+        ),
+        _sparse(candidate, support.indices, mean, mean.dtype.name),
         finite,
-        look.ctx.dtype,
+        candidate.ctx.dtype,
     )
 
 
 def _without_zeros(indices: Array, numbers: Array, width: int) -> tuple[Array, Array]:
     """What this rank has a part in: a memory that forgets its velocity where something was sent keeps the rest."""
     rows = numbers.reshape(-1, width)
-    some = rows.any(axis=1)
-    return (indices, numbers) if some.all() else (indices[some], rows[some].reshape(-1))
+    nonzero = rows.any(axis=1)
+    return (indices, numbers) if nonzero.all() else (indices[nonzero], rows[nonzero].reshape(-1))
 
 
-def _sparse(look: Look, indices: Array, numbers: Array, dtype: str) -> Sparse:
-    offer = look.selection
+def _sparse(candidate: Candidate, indices: Array, numbers: Array, dtype: str) -> Sparse:
+    offer = candidate.selection
     return Sparse.trusted(indices, held(numbers, dtype), offer.shape, dtype, offer.width, offer.transform)

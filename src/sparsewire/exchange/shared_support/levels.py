@@ -30,7 +30,7 @@ def fitted_scale(values: Array) -> float:
     """The magnitude that stands for all in a ternary code: the mean of those above 0.7 of the mean of all.
 
     Li et al.'s rule for ternary weights (arXiv 1605.04711): close to the least squared error for bell curves, and the
-    plain mean for the magnitudes that a top-k selection leaves.
+    mean for the magnitudes that a top-k selection leaves.
     """
     sizes = np.abs(values)
     edge = 0.7 * mean(sizes)
@@ -65,11 +65,11 @@ def _levels(values: Array, unit: float, levels: int, key: int | None, start: int
     with np.errstate(over="ignore"):
         exact = values / values.dtype.type(unit)
     if key is None:
-        found = np.rint(exact, out=exact)
+        rounded = np.rint(exact, out=exact)
     else:
         noise = (kernels.random_bits(key, start, values.size) >> np.uint64(40)) * 2.0**-24
-        found = np.floor(np.add(noise, exact, out=noise), out=noise)
-    return np.clip(found, -levels, levels, out=found)
+        rounded = np.floor(np.add(noise, exact, out=noise), out=noise)
+    return np.clip(rounded, -levels, levels, out=rounded)
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ class Carrier:
         return int(WORD / math.log2(self.base))
 
     @property
-    def plain(self) -> bool:
+    def one_per_byte(self) -> bool:
         """Whether each number is an int8 of its own."""
         return self.digits <= 8 and self.levels * self.ranks <= 127
 
-    def pack(self, found: Array) -> Array:
+    def pack(self, numbers: Array) -> Array:
         """Levels as integers to be summed."""
-        if self.plain:
-            return found
-        rows = -(-found.size // self.digits)
+        if self.one_per_byte:
+            return numbers
+        rows = -(-numbers.size // self.digits)
         digits = np.zeros((self.digits, rows), np.int64)
-        digits.reshape(-1)[: found.size] = found.astype(np.int64) + self.levels
+        digits.reshape(-1)[: numbers.size] = numbers.astype(np.int64) + self.levels
         words = np.zeros(rows, np.int64)
         for row in digits[::-1]:
             words = words * self.base + row
@@ -107,7 +107,7 @@ class Carrier:
 
     def unpack(self, total: Array, count: int) -> Array:
         """The sums of `count` levels; int8 or int64."""
-        if self.plain:
+        if self.one_per_byte:
             return total
         digits, rest = np.empty((self.digits, total.size), np.int64), total
         for row in digits:

@@ -29,7 +29,7 @@ from .levels import Carrier, fitted_scale, to_levels, unit_for
 
 
 @dataclass(frozen=True)
-class Offer:
+class Summand:
     """A tensor's compensated numbers at the shared entries, in the work dtype; whether a memory keeps what is left."""
 
     numbers: Array
@@ -47,63 +47,69 @@ class Summed:
     finite: bool
 
 
-def sum_floats(offers: Sequence[Offer], comm: Communicator) -> list[Summed]:
-    sent = [round_to(one.numbers, one.dtype) for one in offers]
+def sum_floats(summands: Sequence[Summand], comm: Communicator) -> list[Summed]:
+    sent = [round_to(summand.numbers, summand.dtype) for summand in summands]
     means = [numbers.copy() for numbers in sent]
     with np.errstate(all="ignore"):
         average_dense(means, comm)
-    return [Summed(mine, mean, _finite(mean)) for mine, mean in zip(sent, means, strict=True)]
+    return [Summed(own, mean, _finite(mean)) for own, mean in zip(sent, means, strict=True)]
 
 
-def sum_halves(offers: Sequence[Offer], comm: Communicator) -> list[Summed]:
-    bits = [_halves(one) for one in offers]
+def sum_halves(summands: Sequence[Summand], comm: Communicator) -> list[Summed]:
+    bits = [_halves(summand) for summand in summands]
     total = from_bfloat16(comm.sum_bfloat16(np.concatenate(bits))) / np.float32(comm.size)
-    parts = zip(offers, bits, _split(total, bits), strict=True)
-    return [Summed(from_bfloat16(mine).astype(one.numbers.dtype), mean.astype(one.numbers.dtype), _finite(mean))
-            for one, mine, mean in parts]  # fmt: skip
+    parts = zip(summands, bits, _split(total, bits), strict=True)
+    return [Summed(from_bfloat16(own).astype(summand.numbers.dtype), mean.astype(summand.numbers.dtype), _finite(mean))
+            for summand, own, mean in parts]  # fmt: skip
 
 
-def _halves(one: Offer) -> Array:
+def _halves(summand: Summand) -> Array:
     """The nearest bfloat16 numbers that the tensor's own type can hold as well."""
-    edge = from_bf16(to_bf16(min(LARGEST[one.dtype], LARGEST["bfloat16"])))
-    numbers = one.numbers
+    edge = from_bf16(to_bf16(min(LARGEST[summand.dtype], LARGEST["bfloat16"])))
+    numbers = summand.numbers
     with np.errstate(all="ignore"):
         numbers = np.where(np.isfinite(numbers), np.clip(numbers, -edge, edge), numbers)
-    return store(round_to(numbers, one.dtype), "bfloat16")
+    return store(round_to(numbers, summand.dtype), "bfloat16")
 
 
-def sum_ternary(offers: Sequence[Offer], comm: Communicator) -> list[Summed]:
-    return _sum_levels(offers, comm, 1)
+def sum_ternary(summands: Sequence[Summand], comm: Communicator) -> list[Summed]:
+    return _sum_levels(summands, comm, 1)
 
 
-def sum_int8(offers: Sequence[Offer], comm: Communicator) -> list[Summed]:
-    return _sum_levels(offers, comm, max(1, 127 // comm.size))
+def sum_int8(summands: Sequence[Summand], comm: Communicator) -> list[Summed]:
+    return _sum_levels(summands, comm, max(1, 127 // comm.size))
 
 
-def _sum_levels(offers: Sequence[Offer], comm: Communicator, levels: int) -> list[Summed]:
-    scales = comm.all_reduce(np.array([_scale(one, levels) for one in offers]), "max")
-    units = [unit_for(float(scale), levels, one.dtype) for scale, one in zip(scales, offers, strict=True)]
-    found = [
-        to_levels(one.numbers, unit, levels, None if one.keeps else derive_key(one.key, "levels"))
-        for one, unit in zip(offers, units, strict=True)
+def _sum_levels(summands: Sequence[Summand], comm: Communicator, levels: int) -> list[Summed]:
+    scales = comm.all_reduce(np.array([_scale(summand, levels) for summand in summands]), "max")
+    units = [unit_for(float(scale), levels, summand.dtype) for scale, summand in zip(scales, summands, strict=True)]
+    rounded = [
+        to_levels(summand.numbers, unit, levels, None if summand.keeps else derive_key(summand.key, "levels"))
+        for summand, unit in zip(summands, units, strict=True)
     ]
     carrier = Carrier(levels, comm.size)
-    total = carrier.unpack(comm.all_reduce(carrier.pack(np.concatenate(found))), sum(part.size for part in found))
-    parts = zip(offers, units, found, _split(total, found), scales, strict=True)
-    return [_scaled(one, unit, mine, part, comm.size, bool(scale < np.inf)) for one, unit, mine, part, scale in parts]
+    total = carrier.unpack(comm.all_reduce(carrier.pack(np.concatenate(rounded))), sum(part.size for part in rounded))
+    parts = zip(summands, units, rounded, _split(total, rounded), scales, strict=True)
+    return [
+        _scaled(summand, unit, own, part, comm.size, bool(scale < np.inf)) for summand, unit, own, part, scale in parts
+    ]
 
 
-def _scale(one: Offer, levels: int) -> float:
+def _scale(summand: Summand, levels: int) -> float:
     """What one level, or all of them, stand for on this rank; infinite where a number is not finite."""
-    if not _finite(one.numbers):
+    if not _finite(summand.numbers):
         return np.inf
-    return fitted_scale(one.numbers) if one.keeps and levels == 1 else float(np.abs(one.numbers).max(initial=0))
+    return (
+        fitted_scale(summand.numbers)
+        if summand.keeps and levels == 1
+        else float(np.abs(summand.numbers).max(initial=0))
+    )
 
 
-def _scaled(one: Offer, unit: float, mine: Array, total: Array, ranks: int, finite: bool) -> Summed:
-    kind = one.numbers.dtype.type
+def _scaled(summand: Summand, unit: float, own: Array, total: Array, ranks: int, finite: bool) -> Summed:
+    kind = summand.numbers.dtype.type
     mean = total.astype(kind) * kind(unit) / kind(ranks) if finite else np.full(total.size, np.nan, kind)
-    return Summed(mine.astype(kind) * kind(unit), mean, finite)
+    return Summed(own.astype(kind) * kind(unit), mean, finite)
 
 
 def _split(total: Array, like: Sequence[Array]) -> list[Array]:
@@ -114,7 +120,7 @@ def _finite(numbers: Array) -> bool:
     return bool(kernels.all_finite(numbers))
 
 
-SUMS: dict[str, Callable[[Sequence[Offer], Communicator], list[Summed]]] = {
+SUMS: dict[str, Callable[[Sequence[Summand], Communicator], list[Summed]]] = {
     "float32": sum_floats,
     "bfloat16": sum_halves,
     "int8": sum_int8,

@@ -1,12 +1,12 @@
-"""How the ranks come to one support per tensor and step.
+"""The methods by which the ranks agree on one support per tensor and step.
 
-Each method prepares what it has to say, which may fail, and then agrees in a collective that every rank reaches, also
-one that failed: with nothing to say.
+Each method prepares its message, which may fail, and then agrees in a collective that every rank reaches, also one
+that failed: with an empty message.
 
 - `pool`: every rank proposes the largest 1/ranks of what it selected; the union is everyone's. Of a sparse tensor,
   which has been selected already, all entries.
-- `leader`: what one rank selected, in turn, is everyone's (ScaleCom, arXiv 2104.11125). The others look only for what
-  is not finite.
+- `leader`: what one rank selected, in turn, is everyone's (ScaleCom, arXiv 2104.11125). The others select only
+  a number that is not finite, if there is one.
 - `mask`: the entries that a pruned model has left, or those that were selected, if all ranks have the same.
 """
 
@@ -30,14 +30,14 @@ from sparsewire.frames.wire import Frame, pack_message
 from sparsewire.kernels import Array
 
 from ..base import ExchangeContext
-from ..messages import FINITE, NEVER_SENT, SPOILED, blaming, gather, read_supports
+from ..messages import FINITE, NEVER_SENT, NONFINITE, blaming, gather, read_supports
 
 NOTHING = NotFinite()
 
 
 @dataclass(frozen=True)
-class Look:
-    """What this rank offers of a piece, and the mask that its entries lie in, if there is one."""
+class Candidate:
+    """A piece as this rank offers it for the shared support, and the mask that its entries lie in, if there is one."""
 
     offer: Selected
     mask: Mask | None = None
@@ -61,18 +61,18 @@ class Look:
     def proposal(self, share: int = 1) -> Frame:
         """A frame of the largest 1/share of the entries, without values, by the scheme's index codec."""
         offer, plan = self.selection, self.offer.scheme
-        some = offer.indices if isinstance(self.piece.x, Sparse) else _largest(offer, -(-offer.indices.size // share))
+        sparse = isinstance(self.piece.x, Sparse)
+        proposed = offer.indices if sparse else _largest(offer, -(-offer.indices.size // share))
         ordered = is_ordered(plan, offer.width)
-        ctx = replace(self.ctx, count=int(some.size), finite=self.finite, ordered=ordered)
-        body, realised = plan.indices.encode(some, ctx)
+        ctx = replace(self.ctx, count=int(proposed.size), finite=self.finite, ordered=ordered)
+        body, realised = plan.indices.encode(proposed, ctx)
         return Frame(ctx.dtype, offer.shape, int(realised.size), plan.record, body, b"", offer.width)
 
-    def told(self) -> bytes:
+    def fingerprint(self) -> bytes:
         """Whether what was selected is finite; a digest of the tensor's kind and of the mask, if there is one."""
         offer = self.selection
         kind = repr((offer.shape, self.ctx.dtype, self.ctx.numel, offer.width, str(offer.transform))).encode()
-        found = digest(kind, self.mask.digest if self.mask else b"")
-        return (FINITE if self.finite else SPOILED) + found
+        return (FINITE if self.finite else NONFINITE) + digest(kind, self.mask.digest if self.mask else b"")
 
 
 def _largest(offer: Selection, count: int) -> Array:
@@ -87,8 +87,8 @@ class Support:
     finite: bool = True
 
     @classmethod
-    def told(cls, indices: Array, finite: bool) -> Support:
-        """With an entry that shows all ranks what is not finite, even if nothing was selected."""
+    def agreed(cls, indices: Array, finite: bool) -> Support:
+        """With one entry at least where a rank is not finite, so that all ranks see it in the sum."""
         return cls(indices if finite or indices.size else np.zeros(1, indices.dtype), finite)
 
 
@@ -99,14 +99,17 @@ class Pool:
     """The union of all ranks' proposals."""
 
     def __init__(self, offers: Sequence[Selected], context: ExchangeContext) -> None:
-        self.looks = [Look(offer) for offer in offers]
+        self.candidates = [Candidate(offer) for offer in offers]
         with context.clock("encode"):
-            self._mine = pack_message(look.proposal(context.comm.size) for look in self.looks)
+            self._message = pack_message(candidate.proposal(context.comm.size) for candidate in self.candidates)
 
     def agree(self, context: ExchangeContext, channel: str) -> list[Support | None]:
-        pieces, own = [look.piece for look in self.looks], [look.selection for look in self.looks]
+        pieces, own = (
+            [candidate.piece for candidate in self.candidates],
+            [candidate.selection for candidate in self.candidates],
+        )
         with context.clock("exchange"):
-            messages = gather(self._mine, context.comm, channel)
+            messages = gather(self._message, context.comm, channel)
         with context.clock("decode"):
             by_rank = [read_supports(message, pieces, own, rank) for rank, message in enumerate(messages)]
             return [Support(merged(parts)) for parts in zip(*by_rank, strict=True)]
@@ -120,23 +123,26 @@ class Leader:
 
     def __init__(self, offers: Sequence[Selected], context: ExchangeContext) -> None:
         self._leader = leader(context)
-        self.looks = [Look(offer) for offer in offers]
+        self.candidates = [Candidate(offer) for offer in offers]
         with context.clock("encode"):
             leads = context.comm.rank == self._leader
-            self._mine = pack_message(look.proposal() for look in self.looks) if leads else None
+            self._message = pack_message(candidate.proposal() for candidate in self.candidates) if leads else None
 
     def agree(self, context: ExchangeContext, channel: str) -> list[Support | None]:
-        told = heard(self.looks, context, channel)
-        for rank, theirs in enumerate(told):
-            if any(one[1:] != mine[1:] for one, mine in zip(theirs, told[0], strict=True)):
+        fingerprints = gather_fingerprints(self.candidates, context, channel)
+        for rank, theirs in enumerate(fingerprints):
+            if any(other[1:] != first[1:] for other, first in zip(theirs, fingerprints[0], strict=True)):
                 raise PeerError(f"rank {rank}: it has tensors of other shapes or number types than rank 0")
         with context.clock("exchange"):
-            message = memoryview(context.comm.broadcast(self._mine, self._leader))
+            message = memoryview(context.comm.broadcast(self._message, self._leader))
         with context.clock("decode"):
-            pieces, own = [look.piece for look in self.looks], [look.selection for look in self.looks]
-            found = read_supports(message, pieces, own, self._leader)
-        by_piece = zip(found, zip(*told, strict=True), strict=True)
-        return [Support.told(indices, _all_finite(part)) for indices, part in by_piece]
+            pieces, own = (
+                [candidate.piece for candidate in self.candidates],
+                [candidate.selection for candidate in self.candidates],
+            )
+            supports = read_supports(message, pieces, own, self._leader)
+        by_piece = zip(supports, zip(*fingerprints, strict=True), strict=True)
+        return [Support.agreed(indices, _all_finite(part)) for indices, part in by_piece]
 
 
 # --- mask ---
@@ -146,26 +152,26 @@ class Survivors:
     """The entries of each tensor that all ranks have alike; None where they differ."""
 
     def __init__(self, offers: Sequence[Selected], context: ExchangeContext) -> None:
-        self.looks = [Look(one, _survivors(one)) for one in offers]
+        self.candidates = [Candidate(offer, _survivors(offer)) for offer in offers]
 
     def agree(self, context: ExchangeContext, channel: str) -> list[Support | None]:
-        told = heard(self.looks, context, channel)
-        parts = zip(self.looks, zip(*told, strict=True), strict=True)
-        found = [self._support(look, part) for look, part in parts]
-        for one in found:
-            context.clock.count("masks differ" if one is None else "masks agree")
-        return found
+        by_rank = gather_fingerprints(self.candidates, context, channel)
+        by_piece = zip(self.candidates, zip(*by_rank, strict=True), strict=True)
+        supports = [self._support(candidate, fingerprints) for candidate, fingerprints in by_piece]
+        for support in supports:
+            context.clock.count("masks differ" if support is None else "masks agree")
+        return supports
 
-    def _support(self, look: Look, told: Sequence[bytes]) -> Support | None:
-        assert look.mask is not None
-        same = len({one[1:] for one in told}) == 1
-        return Support.told(look.mask.indices, _all_finite(told)) if same else None
+    def _support(self, candidate: Candidate, fingerprints: Sequence[bytes]) -> Support | None:
+        assert candidate.mask is not None
+        same = len({fingerprint[1:] for fingerprint in fingerprints}) == 1
+        return Support.agreed(candidate.mask.indices, _all_finite(fingerprints)) if same else None
 
 
-def _survivors(one: Selected) -> Mask:
+def _survivors(offer: Selected) -> Mask:
     """By the model's own mask, which a gradient that is zero by chance does not change; else by the selection."""
-    mask = model_mask(one.piece, one.scheme)
-    return Mask.of(one.selection.indices) if mask is None else mask
+    mask = model_mask(offer.piece, offer.scheme)
+    return Mask.of(offer.selection.indices) if mask is None else mask
 
 
 def model_mask(piece: Piece, scheme: Scheme) -> Mask | None:
@@ -181,15 +187,15 @@ def leader(context: ExchangeContext) -> int:
 # --- what all need ---
 
 
-def heard(looks: Sequence[Look], context: ExchangeContext, channel: str) -> list[list[bytes]]:
-    """What every rank tells of each piece."""
-    mine = b"".join(look.told() for look in looks)
+def gather_fingerprints(candidates: Sequence[Candidate], context: ExchangeContext, channel: str) -> list[list[bytes]]:
+    """Every rank's fingerprints of the pieces, by rank."""
+    message = b"".join(candidate.fingerprint() for candidate in candidates)
     with context.clock("exchange"):
-        messages = gather(mine, context.comm, channel)
-    return [_told(message, len(looks), rank) for rank, message in enumerate(messages)]
+        messages = gather(message, context.comm, channel)
+    return [_split_fingerprints(message, len(candidates), rank) for rank, message in enumerate(messages)]
 
 
-def _told(message: memoryview, count: int, rank: int) -> list[bytes]:
+def _split_fingerprints(message: memoryview, count: int, rank: int) -> list[bytes]:
     size = 1 + DIGEST
     with blaming(rank):
         if len(message) != count * size:
@@ -197,8 +203,8 @@ def _told(message: memoryview, count: int, rank: int) -> list[bytes]:
     return [bytes(message[start : start + size]) for start in range(0, len(message), size)]
 
 
-def _all_finite(told: Sequence[bytes]) -> bool:
-    return all(one[:1] == FINITE for one in told)
+def _all_finite(fingerprints: Sequence[bytes]) -> bool:
+    return all(fingerprint[:1] == FINITE for fingerprint in fingerprints)
 
 
 METHODS: dict[str, type[Pool] | type[Leader] | type[Survivors]] = {"pool": Pool, "leader": Leader, "mask": Survivors}

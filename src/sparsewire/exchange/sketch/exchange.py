@@ -33,11 +33,11 @@ from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.wire import Frame, pack_message
 from sparsewire.kernels import Array
 
-from ..allgather import gather_sealed, outcomes, telling
+from ..allgather import announcing_failure, gather_sealed, outcomes
 from ..base import Exchange, ExchangeContext, Outcome, SparseMean
 from ..messages import blaming, gather, own_dtype, parse
 from .table import Table
-from .union import Call, Note, Union, find, gathered, reduced, size_of_bits, tell, way
+from .union import Call, Note, Union, choose_method, find, gather_notes, gathered, reduced, size_of_bits
 
 VOLUME = 0.25
 MOST_ROWS, MOST_COLUMNS = 32, 2**32
@@ -54,6 +54,7 @@ class Sketch(Exchange):
 
     id = "sketch"
     wire_id = 2
+    status = "comparison"
 
     rows: int = 1
     volume: float | None = None
@@ -87,16 +88,16 @@ class Sketch(Exchange):
 
     def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
         """Moves the offers' supports and tables; no buffer is written."""
-        with telling(context.comm, context.channel([one.piece for one in offers])):
+        with announcing_failure(context.comm, context.channel([offer.piece for offer in offers])):
             call = Call.of(offers, context)
             note = call.note(str(self))
         with context.clock("exchange"):
-            notes = tell(note, context.comm, call.channel)
-        by = way(notes, size_of_bits(call))
-        if by == "bits" and self._frames_are_smaller(call, notes):
+            notes = gather_notes(note, context.comm, call.channel)
+        method = choose_method(notes, size_of_bits(call))
+        if method == "bits" and self._frames_are_smaller(call, notes):
             return _gather_frames(call)
-        context.clock.count(f"sketch_{by}")
-        return self._meet(find(by, call), call, notes)
+        context.clock.count(f"sketch_{method}")
+        return self._meet(find(method, call), call, notes)
 
     def _meet(self, union: Union, call: Call, notes: Sequence[Note]) -> list[Outcome]:
         """The rest, once the union is known: a table, or what is not known yet of the frames, if that is smaller."""
@@ -123,17 +124,17 @@ class Sketch(Exchange):
     def _sum(self, call: Call, union: Union, tables: Sequence[Table]) -> list[Outcome]:
         clock, comm = call.context.clock, call.context.comm
         with clock("encode"):
-            mine = _sketched(call, union, tables)
+            own = _sketched(call, union, tables)
         with clock("exchange"), np.errstate(all="ignore"):
-            total = comm.all_reduce(mine)
+            total = comm.all_reduce(own)
         with clock("decode"), np.errstate(all="ignore"):
-            parts = zip(tables, _split(mine, tables), _split(total, tables), union.entries, call.own, strict=True)
+            parts = zip(tables, _split(own, tables), _split(total, tables), union.entries, call.own, strict=True)
             return [self._outcome(*part, comm.size) for part in parts]
 
     def _outcome(
-        self, table: Table, mine: Array, total: Array, entries: Array, like: Sparse, ranks: int
+        self, table: Table, own: Array, total: Array, entries: Array, like: Sparse, ranks: int
     ) -> Outcome:  # fmt: skip
-        sent, mean = table.project(mine), table.project(total)
+        sent, mean = table.project(own), table.project(total)
         share = total.dtype.type(1 / ranks)
         if self.decode == "median":
             linear, mean = mean, table.median(total)
@@ -180,14 +181,14 @@ def _gather_values(call: Call, supports: Sequence[Sequence[Frame]]) -> list[Outc
     """Gathered frames, of which all ranks have the supports already."""
     clock, comm, own = call.context.clock, call.context.comm, call.own
     clock.count("sketch_gathered")
-    mine = pack_message(replace(one.fields, indices=b"") for one in call.sealed)
+    message = pack_message(replace(coded.fields, indices=b"") for coded in call.sealed)
     with clock("exchange"):
-        messages = gather(mine, comm, f"{call.channel} values")
+        messages = gather(message, comm, f"{call.channel} values")
     with clock("decode"):
         by_rank = [own] * comm.size
-        for rank, message in enumerate(messages):
+        for rank, received in enumerate(messages):
             with blaming(rank):
-                frames = zip(parse(message, call.pieces, own, own_dtype), supports[rank], strict=True)
+                frames = zip(parse(received, call.pieces, own, own_dtype), supports[rank], strict=True)
                 by_rank[rank] = own if rank == comm.rank else [decode_parsed(_joined(*pair)) for pair in frames]
     with clock("accumulate"):
         return outcomes(call.pieces, by_rank, comm.rank, "all")

@@ -44,24 +44,24 @@ class Table:
 
     def project(self, table: Array) -> Array:
         """The entries' numbers by orthogonal projections, one row after another."""
-        found = np.zeros(self.ids.size * self.width, table.dtype)
+        estimate = np.zeros(self.ids.size * self.width, table.dtype)
         for at, ((row, key), load) in enumerate(zip(self._rows(table), self._loads, strict=True)):
-            left = self._less(row, found, key) if at else row
+            left = self._less(row, estimate, key) if at else row
             shares = left.reshape(-1, self.width) / load.astype(table.dtype)[:, None]
-            found += kernels.sketch_query(shares.reshape(-1), self.ids, self.width, key)
-        return found
+            estimate += kernels.sketch_query(shares.reshape(-1), self.ids, self.width, key)
+        return estimate
 
-    def _less(self, row: Array, found: Array, key: int) -> Array:
-        """A row without what rows before have found."""
+    def _less(self, row: Array, estimate: Array, key: int) -> Array:
+        """A row without the estimate of the rows before."""
         left = row.copy()
-        kernels.sketch_insert(left, self.ids, -found, self.width, key)
+        kernels.sketch_insert(left, self.ids, -estimate, self.width, key)
         return left
 
     def median(self, table: Array) -> Array:
-        """The entries' numbers as the median of what the rows say."""
-        said = [kernels.sketch_query(row, self.ids, self.width, key) for row, key in self._rows(table)]
-        ordered, middle = np.sort(said, axis=0), len(said) // 2
-        if len(said) % 2:
+        """The entries' numbers as the median of the rows' estimates."""
+        estimates = [kernels.sketch_query(row, self.ids, self.width, key) for row, key in self._rows(table)]
+        ordered, middle = np.sort(estimates, axis=0), len(estimates) // 2
+        if len(estimates) % 2:
             return ordered[middle]
         half = table.dtype.type(0.5)
         return ordered[middle - 1] * half + ordered[middle] * half

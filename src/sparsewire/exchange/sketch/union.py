@@ -1,6 +1,6 @@
-"""Which entries any rank has, found in the way that moves the fewest bytes.
+"""The union of the ranks' supports, found by the method that moves the fewest bytes.
 
-1. Every rank tells in a note how large its coded supports and values are, and a digest of its supports. From the notes
+1. Every rank sends a note: how large its coded supports and values are, and a digest of its supports. From the notes
    all ranks choose alike:
 2. `same`: all supports are the same; nothing travels. `coded`: every rank's coded supports, in an all_gather; who
    received them also knows each rank's own support. `bits`: one bit per entry that there could be, in an all_reduce.
@@ -43,13 +43,13 @@ def reduced(size: int, sizes: Sequence[object]) -> float:
 
 
 def ranks(sizes: Sequence[object]) -> int:
-    """One rank alone decides as two would."""
+    """The number of ranks that bytes are counted for: at least 2, as one rank alone moves none by any method."""
     return max(2, len(sizes))
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a rank tells the others first: bytes of its coded supports and values, its numbers, and two digests."""
+    """What a rank sends the others first: bytes of its coded supports and values, its numbers, and two digests."""
 
     supports: int
     values: int
@@ -81,26 +81,26 @@ class Call:
 
     @classmethod
     def of(cls, offers: Sequence[Selected], context: ExchangeContext) -> Call:
-        return cls(offers, context, [context.encode(one) for one in offers])
+        return cls(offers, context, [context.encode(offer) for offer in offers])
 
     @property
     def pieces(self) -> list[Piece]:
-        return [one.piece for one in self.offers]
+        return [offer.piece for offer in self.offers]
 
     @property
     def keys(self) -> list[int]:
-        return [one.ctx.key for one in self.offers]
+        return [offer.ctx.key for offer in self.offers]
 
     @property
     def own(self) -> list[Sparse]:
-        return [one.sent for one in self.sealed]
+        return [coded.sent for coded in self.sealed]
 
     @property
     def channel(self) -> str:
         return self.context.channel(self.pieces)
 
     def note(self, settings: str) -> Note:
-        frames, support = [one.fields for one in self.sealed], blake2b(digest_size=DIGEST)
+        frames, support = [coded.fields for coded in self.sealed], blake2b(digest_size=DIGEST)
         facts = [(frame.shape, frame.dtype, frame.width, key) for frame, key in zip(frames, self.keys, strict=True)]
         for sent in self.own:
             support.update(struct.pack("<Q", sent.count) + sent.indices.tobytes())
@@ -113,7 +113,7 @@ class Call:
         )
 
 
-def tell(note: Note, comm: Communicator, channel: str) -> list[Note]:
+def gather_notes(note: Note, comm: Communicator, channel: str) -> list[Note]:
     """Every rank's note; a rank that is about something else is a `PeerError`."""
     notes = []
     for rank, message in enumerate(gather(note.pack(), comm, channel)):
@@ -132,8 +132,8 @@ class Union:
     frames: list[list[Frame]] | None
 
 
-def way(notes: Sequence[Note], bits: int) -> str:
-    """How the union is found; `bits` is the size in bytes of one bit per entry that there could be."""
+def choose_method(notes: Sequence[Note], bits: int) -> str:
+    """The method that finds the union; `bits` is the size in bytes of one bit per entry that there could be."""
     if len({note.support for note in notes}) == 1:
         return "same"
     return "bits" if reduced(bits, notes) < gathered([note.supports for note in notes]) else "coded"
@@ -143,30 +143,30 @@ def size_of_bits(call: Call) -> int:
     return sum(-(-sent.size // 8) for sent in call.own)
 
 
-def find(by: str, call: Call) -> Union:
-    """The union, by one of the ways."""
-    return {"same": _same, "coded": _coded, "bits": _bits}[by](call)
+def find(method: str, call: Call) -> Union:
+    """The union, by one of the methods."""
+    return {"same": _same, "coded": _coded, "bits": _bits}[method](call)
 
 
 def _same(call: Call) -> Union:
     """Coded supports are the same as well, unless they are in an order that is each rank's own."""
     alike = not any(is_ordered(call.context.scheme, sent.width) for sent in call.own)
-    frames = [[one.fields for one in call.sealed]] * call.context.comm.size
+    frames = [[coded.fields for coded in call.sealed]] * call.context.comm.size
     return Union([sent.indices for sent in call.own], frames if alike else None)
 
 
 def _coded(call: Call) -> Union:
     comm, frames = call.context.comm, []
-    mine = [replace(one.fields, values=b"") for one in call.sealed]
+    own = [replace(coded.fields, values=b"") for coded in call.sealed]
     with call.context.clock("exchange"):
-        messages = gather(pack_message(mine), comm, f"{call.channel} supports")
+        messages = gather(pack_message(own), comm, f"{call.channel} supports")
     with call.context.clock("decode"):
-        found: list[list[Array]] = []
+        by_rank: list[list[Array]] = []
         for rank, message in enumerate(messages):
             with blaming(rank):
                 frames.append([_kept(frame) for frame in parse(message, call.pieces, call.own, own_dtype)])
-                found.append([decode_support(frame) for frame in frames[-1]])
-        return Union([merged(supports) for supports in zip(*found, strict=True)], frames)
+                by_rank.append([decode_support(frame) for frame in frames[-1]])
+        return Union([merged(supports) for supports in zip(*by_rank, strict=True)], frames)
 
 
 def _kept(frame: Frame) -> Frame:

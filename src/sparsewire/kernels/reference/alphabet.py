@@ -45,14 +45,14 @@ def alphabet_fit(counts: NDArray[np.int64]) -> tuple[int, int, int, NDArray[np.i
     per_class, under = pairs[:CLASSES].sum(axis=1), int(pairs[:CLASSES, 1].sum())
     inside = int(per_class.sum())
     cost, (shift, precision) = min((_cost(pairs, *option), option) for option in _options(per_class))
-    plain = _symbol_counts(pairs, shift, precision, False)
+    full_counts = _symbol_counts(pairs, shift, precision, False)
     if under in (0, inside):
-        return shift, precision, -1 if under else 0, _trimmed(plain)
+        return shift, precision, -1 if under else 0, _trimmed(full_counts)
     with_signs = _symbol_counts(pairs, shift, precision, True)
     extra = int(per_class @ _merged(shift, precision)[1]) << 16
     if with_signs.size <= MOST_SYMBOLS and _bits(with_signs) + extra < cost + (inside << 16):
         return shift, precision, 2, with_signs
-    return shift, precision, 1, plain
+    return shift, precision, 1, full_counts
 
 
 def _options(per_class: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -93,8 +93,8 @@ def _cost(pairs: NDArray[np.int64], shift: int, precision: int) -> int:
 
 def _bits(counts: NDArray[np.int64]) -> int:
     """The entropy of symbols with these counts, and their frequency table."""
-    some = np.append(counts[counts > 0], max(1, int(counts.sum())))
-    weighted = (some * log2(some)).tolist()
+    positive = np.append(counts[counts > 0], max(1, int(counts.sum())))
+    weighted = (positive * log2(positive)).tolist()
     return weighted[-1] - sum(weighted[:-1]) + (TABLE_BITS * counts.size << 16)
 
 

@@ -42,8 +42,8 @@ def magnitude_range(values: Array) -> tuple[float, float, float]:
         energy = 0.0
         for lane in np.add.accumulate(lanes, axis=0)[-1].tolist():
             energy += lane
-    some = magnitude[magnitude > 0]
-    return (float(some.min()), float(some.max()), energy) if some.size else (0.0, 0.0, energy)
+    nonzero = magnitude[magnitude > 0]
+    return (float(nonzero.min()), float(nonzero.max()), energy) if nonzero.size else (0.0, 0.0, energy)
 
 
 def assign_bins(values: Array, start: float, scale: float) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -79,17 +79,17 @@ def symbols_encode(bin_indices: NDArray[np.int32], shift: int, precision: int, s
     """
     _check_alphabet(shift, precision, signs)
     non_finite = bin_indices == NON_FINITE
-    plain, negative = ~non_finite & (bin_indices != 0), (bin_indices < 0).astype(np.int64)
-    bins = np.where(plain, np.abs(bin_indices.astype(np.int64)) - 1, 0)
+    binned, negative = ~non_finite & (bin_indices != 0), (bin_indices < 0).astype(np.int64)
+    bins = np.where(binned, np.abs(bin_indices.astype(np.int64)) - 1, 0)
     if bin_indices.size and int(bins.max()) >= MOST_BINS:
         raise ValueError("a bin is out of range")
     classes, below = log_linear(bins >> shift, precision)
-    symbols = np.where(plain, 2 + (2 * classes + negative if signs == 2 else classes), non_finite)
+    symbols = np.where(binned, 2 + (2 * classes + negative if signs == 2 else classes), non_finite)
     if bin_indices.size and int(symbols.max()) > 255:
         raise ValueError("there are too many symbols")
     low = bins & ((1 << (below + shift)) - 1)
     extra = (low << 1 | negative if signs == 1 else low).astype(np.uint32)
-    widths = np.where(plain, below + shift + (signs == 1), 0).astype(np.uint8)
+    widths = np.where(binned, below + shift + (signs == 1), 0).astype(np.uint8)
     return symbols.astype(np.uint8), pack_uneven(extra, widths)
 
 
@@ -101,14 +101,14 @@ def symbols_decode(symbols: Bytes, extra: Bytes, shift: int, precision: int, sig
     below = np.maximum(0, (classes >> precision) - 1)
     if numbers.size and int(below.max()) + shift > 22:
         raise ValueError("a symbol's bins are out of range")
-    widths, plain = below + shift, numbers > 1
+    widths, binned = below + shift, numbers > 1
     lowest = (classes - (below << precision)) << widths
-    if (lowest + (1 << widths) > MOST_BINS)[plain].any():
+    if (lowest + (1 << widths) > MOST_BINS)[binned].any():
         raise ValueError("a symbol's bins are out of range")
-    bits = unpack_uneven(extra, np.where(plain, widths + (signs == 1), 0).astype(np.uint8)).astype(np.int64)
-    negative = {-1: plain, 1: bits & 1, 2: numbers & 1}.get(signs, 0 * numbers)
+    bits = unpack_uneven(extra, np.where(binned, widths + (signs == 1), 0).astype(np.uint8)).astype(np.int64)
+    negative = {-1: binned, 1: bits & 1, 2: numbers & 1}.get(signs, 0 * numbers)
     above = 1 + lowest + (bits >> (signs == 1))
-    return np.where(plain, np.where(negative, -above, above), np.where(numbers, NON_FINITE, 0)).astype(np.int32)
+    return np.where(binned, np.where(negative, -above, above), np.where(numbers, NON_FINITE, 0)).astype(np.int32)
 
 
 def _check_alphabet(shift: int, precision: int, signs: int) -> None:
@@ -126,10 +126,10 @@ def reconstruct(
     """
     if out.size != bin_indices.size or not offsets.size:
         raise ValueError("the output does not fit the bin indices, or there are no offsets")
-    plain = (bin_indices != 0) & (bin_indices != NON_FINITE)
-    bins = np.where(plain, np.abs(bin_indices.astype(np.int64)) - 1, 0)
+    binned = (bin_indices != 0) & (bin_indices != NON_FINITE)
+    bins = np.where(binned, np.abs(bin_indices.astype(np.int64)) - 1, 0)
     if bin_indices.size and int(bins.max()) >= MOST_BINS:
         raise ValueError("a bin is out of range")
     units = UNITS * bins + offsets[np.minimum(bins, offsets.size - 1)]
     magnitude = np.minimum(start + units.astype(np.float64) * unit, limit)
-    out[:] = np.where(plain, np.where(bin_indices < 0, -magnitude, magnitude), np.where(bin_indices == 0, 0.0, np.nan))
+    out[:] = np.where(binned, np.where(bin_indices < 0, -magnitude, magnitude), np.where(bin_indices == 0, 0.0, np.nan))

@@ -57,8 +57,8 @@ class _Filter:
         return permute(ids.astype(U64), self.numel, self.key) if self.words else ids.astype(U64)
 
     def ids(self, places: NDArray[np.uint64]) -> Array:
-        found = np.sort(unpermute(places, self.numel, self.key)) if self.words else places
-        return found.astype(index_dtype(self.numel))
+        indices = np.sort(unpermute(places, self.numel, self.key)) if self.words else places
+        return indices.astype(index_dtype(self.numel))
 
     def bit(self, places: NDArray[np.uint64], turn: int) -> NDArray[np.uint64]:
         """Each id's bit by one of the hashes."""
@@ -94,17 +94,17 @@ def bloom_positives(data: Bytes, numel: int, bits: int, hashes: int, words: int,
     filter = _Filter(numel, bits, hashes, words, key)
     if data.size != -(-bits // 8) or (bits % 8 and data[-1] >> (bits % 8)):
         raise ValueError("the Bloom filter has another length")
-    found, left = [np.empty(0, U64)], limit
+    positives, left = [np.empty(0, U64)], limit
     for start in range(0, numel, CHUNK):
         places = np.arange(start, min(numel, start + CHUNK), dtype=U64)
         for turn in range(hashes):
             bit = filter.bit(places, turn)
             places = places[(data[bit >> U64(3)] >> (bit & U64(7)).astype(np.uint8) & 1).astype(bool)]
-        found.append(places)
+        positives.append(places)
         left -= places.size
         if left < 0:
             raise ValueError("the Bloom filter has too many positives")
-    return filter.ids(np.concatenate(found))
+    return filter.ids(np.concatenate(positives))
 
 
 def bloom_conflicts(positives: Array, numel: int, bits: int, hashes: int, words: int, key: int, count: int) -> Array:

@@ -27,15 +27,15 @@ def chord_knots(curve: NDArray[np.float64], segments: int, least: int) -> NDArra
     One by one, at the point furthest from its segment's chord (ties: the first), where both sides keep enough points.
     """
     cuts = [0, curve.size]
-    found = [_furthest(curve, 0, curve.size, least)] if curve.size else []
-    while len(cuts) <= segments and found:
-        best = max(range(len(found)), key=lambda i: (found[i][0], -i))
-        distance, at = found[best]
+    furthest = [_furthest(curve, 0, curve.size, least)] if curve.size else []
+    while len(cuts) <= segments and furthest:
+        best = max(range(len(furthest)), key=lambda i: (furthest[i][0], -i))
+        distance, at = furthest[best]
         if not distance > 0:
             break
         cuts.insert(best + 1, at)
         halves = (cuts[best], at), (at, cuts[best + 2])
-        found[best : best + 1] = [_furthest(curve, start, stop, least) for start, stop in halves]
+        furthest[best : best + 1] = [_furthest(curve, start, stop, least) for start, stop in halves]
     return np.array(cuts, np.int64)
 
 

@@ -62,12 +62,12 @@ def one_sign(x: Array, k: int, threads: int = 1) -> tuple[Array, Array]:
     sides = []
     for negative in (False, True):
         indices, values = topk(np.where(np.signbit(x) == negative, x, x.dtype.type(0)), k)
-        some = magnitude_bits(values) > 0
-        sides.append((indices[some], values[some]))
+        nonzero = magnitude_bits(values) > 0
+        sides.append((indices[nonzero], values[nonzero]))
     tops = [magnitude_bits(values).max(initial=0) for _, values in sides]
-    spoiled = [top >= magnitude_edge(np.inf, x.dtype) for top in tops]
-    if any(spoiled):
-        return sides[0 if spoiled[0] else 1]
+    nonfinite = [top >= magnitude_edge(np.inf, x.dtype) for top in tops]
+    if any(nonfinite):
+        return sides[0 if nonfinite[0] else 1]
     top = np.array([max(tops)]).view(x.dtype)
     first, second = (_share(values, top) for _, values in sides)
     return sides[0 if first >= second else 1]

@@ -56,9 +56,9 @@ def frequency_table_decode(table: Bytes, symbols: int, outside: int, resolution:
         raise ValueError("a frequency table is too short or too long")
     exact = resolution == EXACT
     listed = _unpack_exact(table, symbols) if exact else _unpack_weights(table, symbols, _weights(resolution))
-    found = np.zeros(symbols + 2 - len(here), np.int64)
-    found[here], found[2:] = listed[: len(here)], listed[len(here) :]
-    return found.astype(np.uint32) if exact else _normalized(found)
+    frequencies = np.zeros(symbols + 2 - len(here), np.int64)
+    frequencies[here], frequencies[2:] = listed[: len(here)], listed[len(here) :]
+    return frequencies.astype(np.uint32) if exact else _normalized(frequencies)
 
 
 def _unpack_weights(table: Bytes, symbols: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -80,7 +80,7 @@ def _unpack_exact(table: Bytes, symbols: int) -> NDArray[np.int64]:
     if table.size > 5 * symbols:
         raise ValueError("a frequency table is too long")
     stream, at, down = int.from_bytes(table.tobytes(), "little"), 0, 0
-    found = np.zeros(symbols, np.int64)
+    frequencies = np.zeros(symbols, np.int64)
     for i in range(symbols):
         rest = stream >> at
         zeros = (rest & -rest).bit_length() - 1
@@ -88,11 +88,11 @@ def _unpack_exact(table: Bytes, symbols: int) -> NDArray[np.int64]:
         if zeros < 0 or not 0 <= down <= RANS_BITS + 1:
             raise ValueError("a frequency is out of range")
         below = max(0, RANS_BITS - down)
-        found[i] = 1 << below | (rest >> zeros + 1) & (1 << below) - 1 if down <= RANS_BITS else 0
+        frequencies[i] = 1 << below | (rest >> zeros + 1) & (1 << below) - 1 if down <= RANS_BITS else 0
         at += zeros + 1 + below
-    if table.size != (at + 7) // 8 or stream >> at or int(found.sum()) != 2**RANS_BITS:
+    if table.size != (at + 7) // 8 or stream >> at or int(frequencies.sum()) != 2**RANS_BITS:
         raise ValueError(f"frequencies do not sum to {2**RANS_BITS}, or the table has another length")
-    return found
+    return frequencies
 
 
 def _weights(resolution: int) -> NDArray[np.int64]:

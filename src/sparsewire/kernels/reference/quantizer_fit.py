@@ -25,10 +25,10 @@ CLOSE = 0.97  # of the wanted error: near enough
 SMALLEST, LARGEST = 2.0**-80, float(np.finfo(np.float32).max)  # magnitudes whose start and unit bf16 can hold
 SMALLEST_UNIT = 2.0**-133  # the smallest bf16 above 0
 
-Found = tuple[float, float, Bytes, NDArray[np.int32], NDArray[np.int64]]
+QuantizerFit = tuple[float, float, Bytes, NDArray[np.int32], NDArray[np.int64]]
 
 
-def quantizer_fit(values: Array, wanted: float) -> Found | None:
+def quantizer_fit(values: Array, wanted: float) -> QuantizerFit | None:
     """(start, unit, offsets, bin indices, counts) of the quantizer whose error is at most `wanted` × the values' norm.
 
     A quantization step has 256 units; start and unit are bf16 numbers. The reconstruction offsets, in units, are those
@@ -38,7 +38,7 @@ def quantizer_fit(values: Array, wanted: float) -> Found | None:
     _check(wanted)
     smallest, largest, energy = magnitude_range(values)
     if largest == 0:
-        return _fit(values, 0.0, 1.0).found()
+        return _fit(values, 0.0, 1.0).fit()
     if not SMALLEST <= largest <= LARGEST:
         return None
     return _uniform(values, smallest, wanted * math.sqrt(energy) * (1 - 1e-6))
@@ -95,18 +95,18 @@ class _Fit:
     counts: NDArray[np.int64]
     error: float
 
-    def found(self) -> Found:
+    def fit(self) -> QuantizerFit:
         return self.start, self.unit, self.offsets, self.bin_indices, self.counts
 
 
-def _uniform(values: Array, smallest: float, allowed: float) -> Found | None:
+def _uniform(values: Array, smallest: float, allowed: float) -> QuantizerFit | None:
     sample = _sample(values)
     margin = 1.0 if sample.size == values.size else 0.99  # a sample's error differs a little
     unit = _search(sample, smallest, margin * allowed / math.sqrt(values.size))
     for _ in range(12):
         fit = _fit(values, smallest, unit)
         if fit.error <= allowed:
-            return fit.found()
+            return fit.fit()
         unit = fit.unit * max(0.5, 0.985 * allowed / fit.error)
     return None
 

@@ -27,10 +27,10 @@ def range_float_error(values: Array, shift: int, above: Side, below: Side, scale
     Value i goes to lane i mod 8, each lane in order, then the lanes in order.
     """
     _, _, bits = _places(values, shift, above, below)
-    found = bits.astype(f"u{values.dtype.itemsize}").view(values.dtype).astype(np.float64)
+    decoded = bits.astype(f"u{values.dtype.itemsize}").view(values.dtype).astype(np.float64)
     lanes = np.zeros((-(-values.size // 8) + 1, 8))
     with np.errstate(all="ignore"):
-        off = (np.abs(values).astype(np.float64) - found) * scale
+        off = (np.abs(values).astype(np.float64) - decoded) * scale
         lanes[1:].reshape(-1)[: values.size] = off * off
         total = 0.0
         for lane in np.add.accumulate(lanes, axis=0)[-1].tolist():

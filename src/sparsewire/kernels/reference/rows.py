@@ -47,10 +47,10 @@ def half_spectra(out: Array, norms: Array, spectra: Array, rows: int, apart: boo
     """
     if rows < 1 or spectra.size != out.size + 2 * rows or out.size != 2 * norms.size or norms.size % rows:
         raise ValueError(f"{out.size} numbers and {norms.size} norms do not fit {rows} half spectra of {spectra.size}")
-    given, found = spectra.reshape(rows, -1), out.reshape(rows, -1)
+    given, rows_out = spectra.reshape(rows, -1), out.reshape(rows, -1)
     with np.errstate(all="ignore"):
-        np.multiply(given[:, :-2], out.dtype.type(2**0.5), out=found)
-    if found.size:
-        found[:, 0], found[:, 1] = given[:, 0], given[:, -2]
+        np.multiply(given[:, :-2], out.dtype.type(2**0.5), out=rows_out)
+    if rows_out.size:
+        rows_out[:, 0], rows_out[:, 1] = given[:, 0], given[:, -2]
     row_norms(norms, out, 2)
     return bool(np.isfinite(norms).all())

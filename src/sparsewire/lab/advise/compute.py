@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from sparsewire.errors import InputError
-from sparsewire.planning.cost.step import Compute, Part
+from sparsewire.planning.cost.step import BucketTiming, Compute
 
 from .. import measure
 from .live import is_distributed, make_live
@@ -90,17 +90,17 @@ def in_buckets(gradients: Sequence[Gradient], seconds: float) -> Compute:
     """Gradients in the order in which they are ready, as DDP bundles them from the second step on.
 
     >>> found = in_buckets([(0.25, 1 << 18, 1 << 20), (0.5, 10, 40), (0.75, 10, 40)], 1.0)
-    >>> found.rest, [(part.ready, part.numel) for part in found.parts]
+    >>> found.rest, [(part.ready, part.numel) for part in found.buckets]
     (0.5, [(0.0, 262144), (0.5, 20)])
     """
-    parts: list[Part] = []
+    parts: list[BucketTiming] = []
     numel = nbytes = 0
     for place, (at, size, length) in enumerate(gradients):
         numel, nbytes = numel + size, nbytes + length
         if nbytes >= (CAP if parts else FIRST) or place == len(gradients) - 1:
-            parts.append(Part(at, numel, nbytes))
+            parts.append(BucketTiming(at, numel, nbytes))
             numel = nbytes = 0
     first, last = parts[0].ready, parts[-1].ready
     return Compute(
-        seconds - last + first, [Part(part.ready - first, part.numel, part.nbytes) for part in parts]
+        seconds - last + first, [BucketTiming(part.ready - first, part.numel, part.nbytes) for part in parts]
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsewire.comm import Communicator
 from sparsewire.planning.auto.trial import probe_size
-from sparsewire.planning.cost.model import Link
+from sparsewire.planning.cost.model import NetworkSpeed
 from sparsewire.training.nodes.nodes import kernel_name
 
 from .. import measure
@@ -30,7 +30,7 @@ def spare(used: float, ranks: int) -> float:
     return min(1.0, max(0.0, (os.cpu_count() or 1) / ranks - used))
 
 
-def with_busy(link: Link, comm: Communicator, ranks: int) -> Link:
+def with_busy(link: NetworkSpeed, comm: Communicator, ranks: int) -> NetworkSpeed:
     """The link with the part of an all_reduce's time in which the cores that these ranks share are busy."""
     numbers = np.zeros(probe_size(link.byte, comm.size, SECONDS, SUMMED) // 4, np.float32)
     comm.all_reduce(numbers)
@@ -41,7 +41,7 @@ def with_busy(link: Link, comm: Communicator, ranks: int) -> Link:
     return replace(link, busy=min(1.0, told * ranks / (os.cpu_count() or 1)))
 
 
-def casting(comm: Communicator, link: Link) -> float:
+def casting(comm: Communicator, link: NetworkSpeed) -> float:
     """Seconds per element of torch's fp16 hook beyond its bytes, on average over the ranks. Every rank calls it."""
     comm.barrier()
     summed = probe_size(link.byte, comm.size, SECONDS, 2 * CAST) // 4

@@ -19,8 +19,8 @@ from sparsewire.codecs.scheme import Scheme, scheme
 from sparsewire.comm import Communicator
 from sparsewire.comm.threads import Hub, ThreadCommunicator
 from sparsewire.errors import InputError
-from sparsewire.planning.auto import measure_link, read_auto, survey
-from sparsewire.planning.cost.model import Link
+from sparsewire.planning.auto import measure_network, read_auto, survey
+from sparsewire.planning.cost.model import NetworkSpeed
 from sparsewire.planning.cost.step import Codecs, Compute, coding, dense_bytes, dense_step, sparse_bytes, sparse_step
 
 from .. import measure
@@ -43,7 +43,7 @@ class Scene:
     """What is predicted: ranks, their link, what they compute, what codecs cost."""
 
     size: int
-    link: Link
+    link: NetworkSpeed
     compute: Compute
     codecs: Mapping[Scheme, Codecs]
     half: float = 0.0  # seconds per element that are rounded to float16, added up as such, and turned back
@@ -142,9 +142,9 @@ def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) 
         compute = computing.assumed(args.parameters, args.step_ms / 1e3)
     codecs = survey(comm, plans, compute.numel)
     if args.rate is not None:
-        link = Link(args.latency, WIRE * 8 / bits_per_second(args.rate))
+        link = NetworkSpeed(args.latency, WIRE * 8 / bits_per_second(args.rate))
         return Scene(args.ranks or comm.size, link, compute, codecs, cores.casting(comm, link))
-    link = measure_link(comm, PROBE, LARGEST, PROBES)
+    link = measure_network(comm, PROBE, LARGEST, PROBES)
     return Scene(comm.size, cores.with_busy(link, comm, ranks), compute, codecs, cores.casting(comm, link))
 
 
@@ -154,7 +154,7 @@ def _slowest(compute: Compute, learned: int, comm: Communicator) -> Compute:
     if told[2] != -told[3]:
         raise InputError(f"--model: {-told[3]:,.0f} parameters are learned on one rank, {told[2]:,.0f} on another")
     longer = told[0] / compute.seconds
-    parts = [replace(part, ready=longer * part.ready) for part in compute.parts]
+    parts = [replace(part, ready=longer * part.ready) for part in compute.buckets]
     return Compute(longer * compute.rest, parts, -told[1])
 
 
@@ -169,7 +169,7 @@ def run(scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None) -> 
         "ranks": scene.size,
         "link": {"rate": 8 / scene.link.byte if scene.link.byte else None, "latency": scene.link.latency},
         "compute": {"seconds": scene.compute.seconds, "parameters": scene.compute.numel,
-                    "buckets": [asdict(part) for part in scene.compute.parts]},
+                    "buckets": [asdict(part) for part in scene.compute.buckets]},
         "rows": sorted(rows, key=lambda row: float(row["seconds"])),
         "recommended": chosen["scheme"] or chosen["candidate"],
         "times_faster": chosen["times_faster"],
@@ -184,8 +184,8 @@ def _risk(scene: Scene, chosen: str | None, optimizer: str | None) -> list[dict[
 
 
 def _dense(scene: Scene, name: str, share: float, work: float = 0.0) -> dict[str, Any]:
-    parts = [replace(part, nbytes=round(share * part.nbytes)) for part in scene.compute.parts]
-    compute = replace(scene.compute, parts=parts)
+    parts = [replace(part, nbytes=round(share * part.nbytes)) for part in scene.compute.buckets]
+    compute = replace(scene.compute, buckets=parts)
     seconds, sent = dense_step(compute, scene.link, scene.size, work), dense_bytes(compute, scene.size)
     own = work * compute.numel
     return {"candidate": name, "scheme": None, "seconds": seconds, "bytes": sent, "codecs": own}

@@ -1,12 +1,12 @@
 """Dense or compressed, and how: measured, predicted and chosen while a training runs."""
 
-from .pilot import Pilot
+from .controller import Controller
 from .samples import Sample
-from .settings import Auto, Steered, Wheel, read_auto
-from .times import Times
-from .trial import measure_codecs, measure_link, probe, survey
+from .settings import ActiveScheme, Auto, AutoSchedule, read_auto
+from .step_timer import StepTimer
+from .trial import measure_codecs, measure_network, probe, survey
 
 __all__ = [
-    "Auto", "Pilot", "Sample", "Steered", "Times", "Wheel", "measure_codecs", "measure_link", "probe", "read_auto",
-    "survey",
+    "ActiveScheme", "Auto", "AutoSchedule", "Controller", "Sample", "StepTimer", "measure_codecs", "measure_network",
+    "probe", "read_auto", "survey",
 ]  # fmt: skip

@@ -1,19 +1,19 @@
-"""What a rank notes of its steps, and what several of them come to."""
+"""What a rank measures of its steps, and the numbers that all ranks agree on from that."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from ..cost.step import Compute, Part
+import numpy as np
+
+from sparsewire.kernels import Array
+
+from ..cost.step import BucketTiming, Compute
 
 WINDOW = 8  # samples, at most
-CORRECTION = (0.01, 100.0)
 CALM = 1.25  # times the lower median: longer ones have a pause in them, and do not count
-OTHER = 3.0  # times: rates that differ by more are of different links
-ALIKE = 1.5  # times: what is computed differs by more where the training has changed
 
 
 @dataclass(frozen=True)
@@ -24,71 +24,60 @@ class Sample:
     seconds: float
     rest: float
     busy: float
-    parts: tuple[Part, ...]
+    buckets: tuple[BucketTiming, ...]
 
 
-def calm(found: Iterable[float]) -> list[float]:
-    """Those without a pause; zeros are none.
+def calm(durations: Iterable[float]) -> list[float]:
+    """The durations without a pause in them; zeros are left out.
 
     >>> calm([1.0, 9.0, 0.0, 1.2])
     [1.0, 1.2]
     """
-    some = [value for value in found if value]
-    most = CALM * statistics.median_low(some) if some else 0.0
-    return [value for value in some if value <= most]
+    measured = [seconds for seconds in durations if seconds]
+    most = CALM * statistics.median_low(measured) if measured else 0.0
+    return [seconds for seconds in measured if seconds <= most]
 
 
-def mean(found: Iterable[float]) -> float:
-    """Of those without a pause; 0 if there are none."""
-    some = calm(found)
-    return statistics.fmean(some) if some else 0.0
+def mean(durations: Iterable[float]) -> float:
+    """The mean of the durations without a pause; 0 if there are none."""
+    kept = calm(durations)
+    return statistics.fmean(kept) if kept else 0.0
 
 
-def lower(found: Sequence[float]) -> float:
+def lower(durations: Sequence[float]) -> float:
     """The longest of the shorter third, as steps are disturbed only to be longer; 0 if there are none."""
-    return sorted(found)[max(0, (len(found) + 1) // 3 - 1)] if found else 0.0
+    return sorted(durations)[max(0, (len(durations) + 1) // 3 - 1)] if durations else 0.0
 
 
-@dataclass
-class Known:
-    """Of the last steps that went one way: what they took, in times of what the model says, and what they computed.
+def report(samples: Sequence[Sample], probe: tuple[float, float]) -> Array:
+    """One rank's measurements, for a maximum over the ranks: negative where the least counts."""
+    seconds = np.zeros(WINDOW)
+    seconds[WINDOW - len(samples) :] = [sample.seconds for sample in samples]
+    timed = lower([sample.seconds for sample in samples if sample.busy]) or max(seconds)
+    rest, busy = (mean(getattr(sample, name) for sample in samples) for name in ("rest", "busy"))
+    # Of a table only the rows of this rank's batch have a gradient, so how large its bucket is, is agreed on, too.
+    buckets = samples[-1].buckets if samples else ()
+    columns = (getattr(bucket, name) for name in ("ready", "numel", "nbytes") for bucket in buckets)
+    return np.array([rest, timed, -busy, -probe[0], -probe[1], *seconds, *-seconds, *columns], np.float64)
 
-    What the first of them computed stands for all, as long as the training is the same: it differs from check to check
-    and from scheme to scheme, and would else set what is known of one way against what is known of another.
-    """
 
-    compute: Compute | None = None
-    ratios: list[float] = field(default_factory=list)
-    byte: float = 0.0  # the link's seconds per byte at which they were measured
+@dataclass(frozen=True)
+class Agreed:
+    """The maximum of all ranks' reports: what a step computes, the seconds of the last steps, those of steps whose
+    exchange was timed, those in which dense exchanges went on, and those of a probe's two sizes."""
 
-    @property
-    def ratio(self) -> float | None:
-        return lower(self.ratios) or None
-
-    def is_like(self, compute: Compute) -> bool:
-        """Whether it is the same training that computes this."""
-        own, now = self.compute, compute.seconds
-        return own is not None and own.numels == compute.numels and now / ALIKE <= own.seconds <= now * ALIKE
-
-    def begin(self, compute: Compute) -> None:
-        """Nothing is known any more."""
-        self.compute, self.ratios = compute, []
-
-    def add(self, ratios: Iterable[float], byte: float) -> None:
-        """What was found on a link of another rate says little of this one."""
-        if not self.byte / OTHER <= byte <= self.byte * OTHER:
-            self.ratios = []
-        self.byte = byte
-        self.ratios = [*self.ratios, *(min(CORRECTION[1], max(CORRECTION[0], one)) for one in ratios)][-WINDOW:]
-
-    def saved(self) -> dict[str, Any]:
-        """Plain types."""
-        own = self.compute
-        computed = None if own is None else [own.rest, [list(astuple(part)) for part in own.parts]]
-        return {"compute": computed, "ratios": list(self.ratios), "byte": self.byte}
+    compute: Compute
+    steps: list[float]
+    timed: float
+    busy: float
+    probe: tuple[float, float]
 
     @classmethod
-    def loaded(cls, state: Mapping[str, Any]) -> Known:
-        own = state["compute"]
-        compute = None if own is None else Compute(own[0], [Part(*part) for part in own[1]])
-        return cls(compute, list(state["ratios"]), state.get("byte", 0.0))
+    def of(cls, numbers: Array) -> Agreed:
+        rest, timed, busy, small, large, *steps = numbers.tolist()
+        longest, shortest = steps[:WINDOW], steps[WINDOW : 2 * WINDOW]
+        rows = np.reshape(steps[2 * WINDOW :], (3, -1)).T.tolist()
+        buckets = [BucketTiming(ready, int(numel), int(nbytes)) for ready, numel, nbytes in rows]
+        # Ranks end a step together, but for the noise of their clocks and cores.
+        seconds = calm((a - b) / 2 for a, b in zip(longest, shortest, strict=True) if b)
+        return cls(Compute(rest, buckets), seconds, timed, -busy, (-small, -large))

@@ -1,4 +1,4 @@
-"""What `auto` is told: which schemes it may choose from, and how much faster than dense one has to be."""
+"""The settings of `auto`: which schemes it may choose from, and how much faster than dense one has to be."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def read_auto(spec: object) -> Auto | None:
     """
     if isinstance(spec, Auto):
         return spec
-    parts = split(spec, "|", spec) if isinstance(spec, str) else [""]
-    call = read_call(parts[0], str(spec))
+    head, *slots = split(spec, "|", spec) if isinstance(spec, str) else [""]
+    call = read_call(head, str(spec))
     if call is None or call[0] != NAME:
         return None
     given = _settings(call[1])
-    return Auto(_candidates(given.get("ratio", "1%"), parts[1:]), _share(given.get("margin", "5%")))
+    return Auto(_candidates(given.get("ratio", "1%"), slots), _share(given.get("margin", "5%")))
 
 
 def _settings(given: dict[str, str]) -> dict[str, str]:
@@ -99,18 +99,21 @@ def _share(word: str) -> Any:
 
 
 @dataclass
-class Wheel:
-    """What steers: the scheme of the next step, None for dense."""
+class ActiveScheme:
+    """The scheme of the next step, which the controller sets and the schedule reads; None for a dense step."""
 
-    plan: Scheme | None = None
+    scheme: Scheme | None = None
 
 
 @dataclass(frozen=True)
-class Steered(SchemeSchedule):
-    """A schedule of dense steps and of steps by several schemes, as the wheel says; `scheme` is the first of them."""
+class AutoSchedule(SchemeSchedule):
+    """A schedule whose steps are dense or go by one of several schemes, as `active` says.
 
-    wheel: Wheel = field(default_factory=Wheel)
+    `scheme` is the first of the candidates.
+    """
+
+    active: ActiveScheme = field(default_factory=ActiveScheme)
 
     def at(self, step: int) -> Scheme | None:
-        plan = self.wheel.plan
+        plan = self.active.scheme
         return None if plan is None else SchemeSchedule(plan, self.warmup_steps, self.ratios).at(step)

@@ -1,4 +1,4 @@
-"""What the model is told of this machine and its link: codecs tried on noise, and all_reduces of two sizes."""
+"""Measurements of this machine and its network for the cost model: codecs on noise, and all_reduces of two sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsewire.training.averager import Averager
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
 from ..cost.coded import coded
-from ..cost.model import Link
+from ..cost.model import NetworkSpeed
 from ..cost.step import Codecs, coding
 from ..cost.timing import noise, share
 from ..cost.volume import all_reduce
@@ -45,8 +45,8 @@ def measure_codecs(plan: Scheme, numel: int, timer: Timer = time.perf_counter) -
 def _steps(comm: Communicator, plan: Scheme, size: int, timer: Timer) -> tuple[list[float], list[float], float]:
     """Seconds of both phases of an averager's steps, after one that is not timed; entries sent in each."""
     sent: list[int] = []
-    told = Settings(SchemeSchedule(plan), dense_below=0, on_sent=lambda name, part: sent.append(part.count))
-    averager, x, numbers = Averager(comm, told), noise(size), np.empty(size, np.float32)
+    settings = Settings(SchemeSchedule(plan), dense_below=0, on_sent=lambda name, part: sent.append(part.count))
+    averager, x, numbers = Averager(comm, settings), noise(size), np.empty(size, np.float32)
     _step(averager, x, numbers, timer)
     spent: list[tuple[float, float]] = []
     end = timer() + SECONDS
@@ -80,9 +80,11 @@ def probe(
     return min(spent[2::2]), min(spent[3::2])
 
 
-def link_of(small: float, large: float, nbytes: int, size: int) -> Link:
+def network_of(small: float, large: float, nbytes: int, size: int) -> NetworkSpeed:
     """α and β, from the seconds of an all_reduce of next to nothing and of one of so many bytes."""
-    return Link(latency_of(small, size), max(large / 10, large - small) / max(1.0, all_reduce(nbytes, size).sent))
+    return NetworkSpeed(
+        latency_of(small, size), max(large / 10, large - small) / max(1.0, all_reduce(nbytes, size).sent)
+    )
 
 
 def latency_of(small: float, size: int) -> float:
@@ -96,30 +98,30 @@ def probe_size(byte: float, size: int, seconds: float, most: int = PROBE[1]) -> 
     return int(min(most, max(PROBE[0], seconds / max(byte, LEAST) / moved)))
 
 
-def measure_link(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = REPEAT) -> Link:
+def measure_network(comm: Communicator, seconds: float, most: int = PROBE[1], repeat: int = REPEAT) -> NetworkSpeed:
     """Latency and rate, by probes that take about so long and have `most` bytes at most. Every rank calls it.
 
     The slowest rank's link makes an all_reduce slow for all of them, so the least that any measured is without a pause.
     Latency is what ranks that share cores wait for each other, too: that of the slowest.
     """
-    nbytes, link = PROBE[0], Link(0.0, 0.0)
+    nbytes, network = PROBE[0], NetworkSpeed(0.0, 0.0)
     for _ in range(2):
         small, large = probe(comm, nbytes, repeat)
         slowest, least, large = comm.all_reduce(np.array([small, -small, -large]), "max").tolist()
-        link = replace(link_of(-least, -large, nbytes, comm.size), latency=latency_of(slowest, comm.size))
-        nbytes = probe_size(link.byte, comm.size, seconds, most)
-    return link
+        network = replace(network_of(-least, -large, nbytes, comm.size), latency=latency_of(slowest, comm.size))
+        nbytes = probe_size(network.byte, comm.size, seconds, most)
+    return network
 
 
 def survey(comm: Communicator, plans: Sequence[Scheme], numel: int) -> dict[Scheme, Codecs]:
     """What these schemes' codecs cost, on average over the ranks, by `coding(plan)`. Every rank calls it.
 
-    How much the ranks slow each other down does not depend on the scheme: it is the middle of what was found.
+    How much the ranks slow each other down does not depend on the scheme: it is the median of what was measured.
     """
     kinds = list(dict.fromkeys(map(coding, plans)))
     comm.barrier()  # ranks that share cores are to be measured together
-    found = [measure_codecs(kind, numel) for kind in kinds]
-    sharing = statistics.median(one.sharing for one in found)
-    mine = np.array([replace(one, sharing=sharing).numbers for one in found])
-    agreed = comm.all_reduce(mine.reshape(-1)).reshape(mine.shape) / comm.size
+    costs = [measure_codecs(kind, numel) for kind in kinds]
+    sharing = statistics.median(codecs.sharing for codecs in costs)
+    rows = np.array([replace(codecs, sharing=sharing).numbers for codecs in costs])
+    agreed = comm.all_reduce(rows.reshape(-1)).reshape(rows.shape) / comm.size
     return {kind: Codecs.of(numbers) for kind, numbers in zip(kinds, agreed.tolist(), strict=True)}

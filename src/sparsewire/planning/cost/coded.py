@@ -1,4 +1,4 @@
-"""What the cost model is told of a scheme's codecs: bytes of a message and seconds per entry, both measured here."""
+"""What a scheme's codecs cost: bytes of a message and seconds per entry, both measured here."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Coded:
     @functools.cache  # noqa: B019 (one object per run)
     def message(self, entries: int, numel: int, without: str = "", frames: int = 1) -> float:
         """Bytes of a message of so many frames of `entries` out of `numel`; `without` the section indices or values."""
-        part, some = min(1.0, MOST / max(1, entries)), min(frames, FRAMES)
+        part, packed = min(1.0, MOST / max(1, entries)), min(frames, FRAMES)
         less: dict[str, Any] = {without: b""} if without else {}
         fields = replace(self._sample(entries, numel, part).fields, **less)
-        return len(pack_message([fields] * some)) / part * frames / some
+        return len(pack_message([fields] * packed)) / part * frames / packed
 
     def sections(self, entries: int, numel: int) -> tuple[float, float]:
         """Bytes of the coded indices and of the coded values."""
@@ -80,9 +80,9 @@ class Coded:
 
     def speeds(self, entries: int, numel: int, rounds: int = ROUNDS, burst: float = BURST) -> Speeds:
         """Measured on one thread, with nothing else running in this process."""
-        one = self._sample(entries, numel, 1.0)
-        out = np.zeros(one.sent.size * one.sent.width, np.float32)
-        spent = interleaved(self._runs(one, numel, out), rounds, lambda name: None, burst=burst)
+        sample = self._sample(entries, numel, 1.0)
+        out = np.zeros(sample.sent.size * sample.sent.width, np.float32)
+        spent = interleaved(self._runs(sample, numel, out), rounds, lambda name: None, burst=burst)
         frames = {name: spent[name] for name in ("encode_frame", "decode_frame")}
         per_entry = {name: max(0.0, spent[name] - spent[f"{name}_frame"]) / entries for name in ("encode", "decode")}
         per_entry |= {name: spent[name] / entries for name in ("encode_mean", "decode_mean", "insert", "query")}
@@ -90,19 +90,19 @@ class Coded:
         per_entry["add"] = max(0.0, spent["many"] - spent["one"]) / (PEERS * entries)
         return Speeds(**frames, **per_entry, reduce=spent["reduce"] / out.nbytes)
 
-    def _runs(self, one: Sealed, numel: int, out: Array) -> dict[str, Run]:
-        few, own, halves = self._sample(1, numel, 1.0), [one.sent], _halves(one.sent)
-        ids = elements(one.sent.indices, one.sent.width)
+    def _runs(self, sample: Sealed, numel: int, out: Array) -> dict[str, Run]:
+        few, own, halves = self._sample(1, numel, 1.0), [sample.sent], _halves(sample.sent)
+        ids = elements(sample.sent.indices, sample.sent.width)
         mean, table = code(halves, "all", self._plan), Table(ids, 1, max(1, ids.size // 4), (1,))
         buckets = np.zeros(table.numbers, np.float32)
         return {
-            "encode": partial(self._seal, one.sent),
-            "decode": _reading(one.fields, own),
+            "encode": partial(self._seal, sample.sent),
+            "decode": _reading(sample.fields, own),
             "encode_frame": partial(self._seal, few.sent),
             "decode_frame": _reading(few.fields, own),
             "encode_mean": partial(code, halves, "all", self._plan),
             "decode_mean": _reading(mean, own),
-            "insert": partial(table.insert, buckets, one.sent.work_values),
+            "insert": partial(table.insert, buckets, sample.sent.work_values),
             "query": partial(table.project, buckets),
             "merge": partial(combine, own * PEERS, "all"),
             "one": partial(combine_into, out, own, "all"),
@@ -126,7 +126,7 @@ class Coded:
 
 @functools.lru_cache(maxsize=64)
 def coded(plan: Scheme) -> Coded:
-    """What is known of a scheme's codecs; sizes that were found once are not looked for again."""
+    """The sizes and speeds of a scheme's codecs; what was measured once is not measured again."""
     return Coded(plan)
 
 

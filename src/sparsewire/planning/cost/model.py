@@ -1,4 +1,4 @@
-"""What an exchange costs by the α–β model: bytes, rounds and entries from the sizes alone, and seconds from them.
+"""The cost of an exchange by the α–β model: bytes, rounds and entries from the sizes alone, and seconds from them.
 
 P ranks have full-duplex links. A round costs the latency α whatever it carries, a byte β seconds, a byte that is added
 up γ. On its busiest rank an exchange then takes
@@ -28,16 +28,20 @@ from . import volume
 from .coded import Coded, Speeds
 from .volume import Volume
 
-NOTICE, TOLD, NOTE = 5, 9, 60  # bytes: in front of `reduce_scatter`'s messages; that come first in `shared`, `sketch`
+NOTICE, FINGERPRINT, NOTE = (
+    5,
+    9,
+    60,
+)  # bytes: in front of `reduce_scatter`'s messages; that come first in `shared`, `sketch`
 FLOATS = {"float32": 4, "bfloat16": 2}  # bytes per number that is summed
 IDENTICAL, DISJOINT = "identical", "disjoint"  # how the ranks' supports lie
 DECODING = frozenset({"decode", "decode_frame", "query"})
 
 
 @dataclass(frozen=True)
-class Link:
-    """α, seconds per round; β, seconds per byte; the bytes that a link which is limited lets pass at once; and the part
-    of β in which a processor is busy."""
+class NetworkSpeed:
+    """How fast ranks exchange: α, seconds per round; β, seconds per byte; the bytes that a limited link lets pass at
+    once (`burst`); and the part of β in which a processor is busy."""
 
     latency: float
     byte: float
@@ -57,21 +61,23 @@ class Cost:
         """What every rank decodes: the others' messages, or the mean that one rank made of them."""
         return sharing * self._work(speeds, {"decode_mean"} if self.alone else DECODING)
 
-    def seconds(self, link: Link, speeds: Speeds, local: float, sharing: float = 1.0, ring: bool = True) -> float:
+    def seconds(
+        self, network: NetworkSpeed, speeds: Speeds, local: float, sharing: float = 1.0, ring: bool = True
+    ) -> float:
         """T; `sharing` is the number of ranks per core, at least 1."""
         rounds = self.volume.rounds if ring else self.volume.fewest
-        return self._computing(speeds, local, sharing) + link.latency * rounds + link.byte * self._moved(link)
+        return self._computing(speeds, local, sharing) + network.latency * rounds + network.byte * self._moved(network)
 
-    def busy_seconds(self, link: Link, speeds: Speeds, local: float, sharing: float = 1.0) -> float:
+    def busy_seconds(self, network: NetworkSpeed, speeds: Speeds, local: float, sharing: float = 1.0) -> float:
         """The part of T in which a processor is busy."""
-        return self._computing(speeds, local, sharing) + link.busy * link.byte * self._moved(link)
+        return self._computing(speeds, local, sharing) + network.busy * network.byte * self._moved(network)
 
     def _computing(self, speeds: Speeds, local: float, sharing: float) -> float:
         work = local + self._work(speeds, self.work.keys()) + speeds.reduce * self.volume.reduced
         return (1.0 if self.alone else sharing) * work
 
-    def _moved(self, link: Link) -> float:
-        return max(0.0, max(self.volume.sent, self.volume.received) - link.burst)
+    def _moved(self, network: NetworkSpeed) -> float:
+        return max(0.0, max(self.volume.sent, self.volume.received) - network.burst)
 
     def _work(self, speeds: Speeds, names: Set[str]) -> float:
         return sum(getattr(speeds, name) * count for name, count in self.work.items() if name in names)
@@ -164,16 +170,16 @@ def shared(exchange: Any, load: Load, size: int) -> Cost:
     as each rank draws its own. `leader`: a broadcast of k indices; s = k. `mask`: digests alone, and s = k where they
     agree; where they do not, `allgather`.
     """
-    told = volume.all_gather([TOLD] * size)
+    fingerprints = volume.all_gather([FINGERPRINT] * size)
     if exchange.support == "mask":
         if load.supports == IDENTICAL:
-            return Cost(told + _summed(load.entries, exchange.values, size))
+            return Cost(fingerprints + _summed(load.entries, exchange.values, size))
         cost = allgather(exchange, load, size)
-        return replace(cost, volume=told + cost.volume)
+        return replace(cost, volume=fingerprints + cost.volume)
     if exchange.support == "leader":
         index = volume.broadcast(load.message(load.entries, load.numel, without="values"), size)
         work = {"decode_frame": 1.0, "decode": load.entries}
-        return Cost(told + index + _summed(load.entries, exchange.values, size), work)
+        return Cost(fingerprints + index + _summed(load.entries, exchange.values, size), work)
     share = math.ceil(load.entries / size)
     pool = load.entries * (1 - (1 - share / load.entries) ** size) if load.supports == IDENTICAL else size * share
     proposed = load.gathered(size, share, load.numel, without="values")
@@ -186,7 +192,9 @@ def _summed(entries: float, values: str, size: int) -> Volume:
     if values in FLOATS:
         return volume.all_reduce(FLOATS[values] * entries, size)
     carrier = Carrier(max(1, 127 // size) if values == "int8" else 1, size)
-    return volume.all_reduce(entries * (1 if carrier.plain else 8 / carrier.digits), size) + volume.all_reduce(8, size)
+    return volume.all_reduce(entries * (1 if carrier.one_per_byte else 8 / carrier.digits), size) + volume.all_reduce(
+        8, size
+    )
 
 
 def sketch(exchange: Any, load: Load, size: int) -> Cost:
@@ -195,22 +203,22 @@ def sketch(exchange: Any, load: Load, size: int) -> Cost:
     In place of the table go coded values, or whole messages after bits, where these are fewer bytes; and whole messages
     in place of bits and table where both together could not be fewer.
     """
-    notes, (found, bits) = volume.all_gather([NOTE] * size), _found(load, size)
+    notes, (union_volume, bits) = volume.all_gather([NOTE] * size), _union_volume(load, size)
     union, sections = load.union(size), load.sections(size)
     table, least = (volume.all_reduce(4.0 * exchange.rows * exchange.columns(n), size) for n in (union, load.entries))
     gathered = load.gathered(size, load.entries, load.numel, without="" if bits else "indices")
-    coded = Cost(notes + found + gathered, _decoding(size, load.entries))
-    if bits and sum(sections) < found.received + least.received:
+    coded = Cost(notes + union_volume + gathered, _decoding(size, load.entries))
+    if bits and sum(sections) < union_volume.received + least.received:
         return replace(coded, volume=notes + gathered)
     if (sum(sections) if bits else sections[1]) < table.received:
         return coded
-    return Cost(notes + found + table, {"insert": union, "query": 2 * union})
+    return Cost(notes + union_volume + table, {"insert": union, "query": 2 * union})
 
 
-def _found(load: Load, size: int) -> tuple[Volume, bool]:
-    """What finding the union moves, and whether it is bits.
+def _union_volume(load: Load, size: int) -> tuple[Volume, bool]:
+    """The volume of finding the union, and whether it is found by bits.
 
-    Nothing, where notes say that all supports are the same; d bits in an all_reduce, or everyone's coded indices.
+    It is zero where notes say that all supports are the same; else d bits in an all_reduce, or all coded indices.
     """
     if load.supports == IDENTICAL:
         return Volume(), False

@@ -22,14 +22,14 @@ from sparsewire.exchange import AllGather
 
 from . import volume
 from .coded import Speeds, coded
-from .model import DISJOINT, MODELS, Cost, Link, Load, predict
+from .model import DISJOINT, MODELS, Cost, Load, NetworkSpeed, predict
 from .timing import share
 
 NO_WORK = Speeds(*[0.0] * len(fields(Speeds)))
 
 
 @dataclass(frozen=True)
-class Part:
+class BucketTiming:
     """A bucket: seconds after the first one when it is ready, its elements and its bytes."""
 
     ready: float
@@ -45,16 +45,16 @@ class Compute:
     """
 
     rest: float
-    parts: Sequence[Part]
+    buckets: Sequence[BucketTiming]
     spare: float = 1.0
 
     @property
     def seconds(self) -> float:
-        return self.rest + max((part.ready for part in self.parts), default=0.0)
+        return self.rest + max((bucket.ready for bucket in self.buckets), default=0.0)
 
     @property
     def numels(self) -> tuple[int, ...]:
-        return tuple(part.numel for part in self.parts)
+        return tuple(bucket.numel for bucket in self.buckets)
 
     @property
     def numel(self) -> int:
@@ -62,8 +62,8 @@ class Compute:
 
     def late(self) -> Compute:
         """The same where nothing is exchanged before the last bucket is ready."""
-        last = max((part.ready for part in self.parts), default=0.0)
-        return replace(self, parts=[replace(part, ready=last) for part in self.parts])
+        last = max((bucket.ready for bucket in self.buckets), default=0.0)
+        return replace(self, buckets=[replace(bucket, ready=last) for bucket in self.buckets])
 
 
 @dataclass(frozen=True)
@@ -97,23 +97,26 @@ def coding(plan: Scheme) -> Scheme:
     return replace(plan, exchange=AllGather())
 
 
-def dense_step(compute: Compute, link: Link, size: int, work: float = 0.0) -> float:
-    """A step of plain DDP; adding up is in β, as it is measured by an all_reduce. `work`: seconds per element more."""
-    costs = [Cost(volume.all_reduce(part.nbytes, size)) for part in compute.parts]
-    return compute.rest + _chain(compute, costs, link, NO_WORK, work)
+def dense_step(compute: Compute, network: NetworkSpeed, size: int, work: float = 0.0) -> float:
+    """Seconds of a step of DDP without compression.
+
+    Adding up is in β, as that is measured by an all_reduce. `work`: seconds per element more.
+    """
+    costs = [Cost(volume.all_reduce(bucket.nbytes, size)) for bucket in compute.buckets]
+    return compute.rest + _chain(compute, costs, network, NO_WORK, work)
 
 
-def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, link: Link, size: int) -> float:
-    """A step compressed by a scheme."""
+def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, network: NetworkSpeed, size: int) -> float:
+    """Seconds of a step compressed by a scheme."""
     costs = _costs(plan, codecs.density, compute.numels, size)
-    small = Cost(volume.all_reduce(0.0, size)).seconds(link, NO_WORK, 0.0)
-    chain = _chain(compute, costs, link, codecs.speeds, codecs.front, codecs.sharing)
+    small = Cost(volume.all_reduce(0.0, size)).seconds(network, NO_WORK, 0.0)
+    chain = _chain(compute, costs, network, codecs.speeds, codecs.front, codecs.sharing)
     return compute.rest + chain + codecs.sharing * codecs.back * compute.numel + small
 
 
 def dense_bytes(compute: Compute, size: int) -> float:
-    """Bytes that a rank sends in a step of plain DDP."""
-    return sum(volume.all_reduce(part.nbytes, size).sent for part in compute.parts)
+    """Bytes that a rank sends in a step of DDP without compression."""
+    return sum(volume.all_reduce(bucket.nbytes, size).sent for bucket in compute.buckets)
 
 
 def sparse_bytes(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> float:
@@ -125,19 +128,19 @@ def sparse_bytes(plan: Scheme, codecs: Codecs, compute: Compute, size: int) -> f
 def _costs(plan: Scheme, density: float, numels: tuple[int, ...], size: int) -> list[Cost]:
     """The exchange of each bucket; they are the same from step to step."""
     sizes = coded(coding(plan))
-    found = [predict(plan, Load(numel, share(density, numel), DISJOINT, sizes), size) for numel in numels]
-    if None in found:
+    costs = [predict(plan, Load(numel, share(density, numel), DISJOINT, sizes), size) for numel in numels]
+    if None in costs:
         raise SchemeError(f"exchange={plan.exchange} has no cost model: {', '.join(MODELS)} have one")
-    return [cost for cost in found if cost is not None]
+    return [cost for cost in costs if cost is not None]
 
 
 def _chain(
-    compute: Compute, costs: Sequence[Cost], link: Link, speeds: Speeds, front: float, sharing: float = 1.0
+    compute: Compute, costs: Sequence[Cost], network: NetworkSpeed, speeds: Speeds, front: float, sharing: float = 1.0
 ) -> float:
     """Seconds from the first bucket to the end of the last exchange; `front`: per element, before its message."""
     end = late = 0.0
-    for part, cost in zip(compute.parts, costs, strict=True):
-        told = link, speeds, front * part.numel, sharing
-        end = max(end, part.ready + late) + cost.seconds(*told)
-        late += (1 - compute.spare) * cost.busy_seconds(*told)
+    for bucket, cost in zip(compute.buckets, costs, strict=True):
+        conditions = network, speeds, front * bucket.numel, sharing
+        end = max(end, bucket.ready + late) + cost.seconds(*conditions)
+        late += (1 - compute.spare) * cost.busy_seconds(*conditions)
     return end

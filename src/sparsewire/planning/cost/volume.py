@@ -32,7 +32,7 @@ class Volume:
     fewest: float = 0.0
 
     def __add__(self, other: Volume) -> Volume:
-        return Volume(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Volume(*(own + others for own, others in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def both(self) -> float:
@@ -88,10 +88,10 @@ class Tally(Communicator):
         return parts
 
     def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
-        found = self._comm.all_to_all(parts, channel)
+        received = self._comm.all_to_all(parts, channel)
         sizes = [as_bytes(part).size for part in parts]
-        self._add("all_to_all", all_to_all(sizes, [len(part) for part in found], self.rank))
-        return found
+        self._add("all_to_all", all_to_all(sizes, [len(part) for part in received], self.rank))
+        return received
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         self._add("all_reduce", all_reduce(array.nbytes, self.size))
@@ -102,18 +102,18 @@ class Tally(Communicator):
         return self._comm.sum_bfloat16(bits)
 
     def broadcast(self, data: BytesLike | None, root: int = 0) -> bytes:
-        found = self._comm.broadcast(data, root)
-        self._add("broadcast", broadcast(len(found), self.size, (self.rank - root) % self.size))
-        return found
+        received = self._comm.broadcast(data, root)
+        self._add("broadcast", broadcast(len(received), self.size, (self.rank - root) % self.size))
+        return received
 
     def send(self, data: BytesLike, peer: int, tag: int = 0) -> None:
         self._add("send", message(sent=as_bytes(data).size))
         self._comm.send(data, peer, tag)
 
     def recv(self, peer: int, tag: int = 0) -> bytes:
-        found = self._comm.recv(peer, tag)
-        self._add("recv", message(received=len(found)))
-        return found
+        received = self._comm.recv(peer, tag)
+        self._add("recv", message(received=len(received)))
+        return received
 
     def barrier(self) -> None:
         self._comm.barrier()
@@ -122,8 +122,8 @@ class Tally(Communicator):
         super().close()
         self._comm.close()
 
-    def _gather_equal(self, call: str, mine: Bytes, everyone: Bytes, members: Sequence[int]) -> None:
-        self._comm._gather_equal(call, mine, everyone, members)
+    def _gather_equal(self, call: str, own: Bytes, everyone: Bytes, members: Sequence[int]) -> None:
+        self._comm._gather_equal(call, own, everyone, members)
 
     def _subgroup(self, members: Sequence[int]) -> Tally:
         """What a group that is split off moves is counted here."""

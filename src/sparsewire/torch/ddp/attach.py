@@ -17,7 +17,7 @@ from ..checks import Exclude, find_ddp, is_positive, named_parameters, read_sett
 from ..group import CourierGroup
 from ..optimizers import check_follow_rate, fit_optimizer
 from ..prune import find_masks, masked
-from .auto_link import AutoLink, open_pilot, steered
+from .auto_link import AutoLink, open_controller, steered
 from .fourier import fourier_for
 from .hook import free_hook
 from .link import Link
@@ -95,8 +95,8 @@ def attach(
         fourier = fourier_for(group.comm, [settings.schedule.scheme] if auto is None else auto.plans, names)
         if auto is None:
             return Link(names, group, settings, hook, fit, fourier)
-        pilot = open_pilot(group, auto, settings, sum(parameter.numel() for parameter in names))
-        return AutoLink(names, group, settings, hook, fit, fourier, pilot)
+        controller = open_controller(group, auto, settings, sum(parameter.numel() for parameter in names))
+        return AutoLink(names, group, settings, hook, fit, fourier, controller)
     except BaseException:
         group.leave()
         raise

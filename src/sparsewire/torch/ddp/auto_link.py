@@ -1,11 +1,11 @@
-"""`AutoLink`: a link whose steps are dense or compressed, as its pilot says.
+"""`AutoLink`: a link whose steps are dense or compressed, as its controller says.
 
 Compressed steps are any link's. Dense ones cost what torch's own allreduce_hook does: each bucket is divided and added
 up where it is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when
 backward has nothing left to do. No thread, callback or copy stands between. That is possible as long as nothing is
 owed: the first dense step after compressed ones goes through the averager, which sends what waits.
 
-All ranks take the pilot's checks at the same steps. After a dense step the numbers travel while the next step is
+All ranks take the controller's checks at the same steps. After a dense step the numbers travel while the next step is
 computed; after a compressed one on the courier's thread, once DDP has its gradients. A step begins when they are there.
 """
 
@@ -25,8 +25,8 @@ from sparsewire.codecs.transform import Fourier
 from sparsewire.comm.torch import translate
 from sparsewire.core.statefile import reading
 from sparsewire.errors import CommError, InputError
-from sparsewire.planning.auto import Auto, Pilot, Sample, Steered, Times, measure_link, probe, survey
-from sparsewire.planning.auto.pilot import PROBE_SECONDS
+from sparsewire.planning.auto import Auto, AutoSchedule, Controller, Sample, StepTimer, measure_network, probe, survey
+from sparsewire.planning.auto.rates import PROBE_SECONDS
 from sparsewire.training.residuals.momentum import left_behind
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
@@ -49,16 +49,16 @@ def steered(settings: Settings, auto: Auto) -> Settings:
     schedule = settings.schedule
     for plan in auto.plans:
         replace(settings, schedule=SchemeSchedule(usable(plan), schedule.warmup_steps, schedule.ratios))
-    return replace(settings, schedule=Steered(auto.plans[0], schedule.warmup_steps, schedule.ratios))
+    return replace(settings, schedule=AutoSchedule(auto.plans[0], schedule.warmup_steps, schedule.ratios))
 
 
-def open_pilot(group: CourierGroup, auto: Auto, settings: Settings, numel: int) -> Pilot:
-    """A pilot that knows this link and these machines. Every rank calls it."""
-    codecs, link = survey(group.comm, auto.plans, numel), measure_link(group.comm, PROBE_SECONDS)
-    assert isinstance(settings.schedule, Steered)
+def open_controller(group: CourierGroup, auto: Auto, settings: Settings, numel: int) -> Controller:
+    """A controller that knows this link and these machines. Every rank calls it."""
+    codecs, link = survey(group.comm, auto.plans, numel), measure_network(group.comm, PROBE_SECONDS)
+    assert isinstance(settings.schedule, AutoSchedule)
     late = settings.select_per == "model" or settings.clip_norm is not None
-    return Pilot(
-        auto.plans, codecs, link, group.comm.size, settings.schedule.wheel, float(auto.margin),
+    return Controller(
+        auto.plans, codecs, link, group.comm.size, settings.schedule.active, float(auto.margin),
         settings.schedule.warmup_steps, late, speaks=group.comm.rank == 0,
     )  # fmt: skip
 
@@ -68,9 +68,9 @@ class AutoLink(Link):
 
     def __init__(
         self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
-        fit: Fit | None, fourier: Fourier | None, pilot: Pilot,
+        fit: Fit | None, fourier: Fourier | None, controller: Controller,
     ) -> None:  # fmt: skip
-        self.pilot, self.times = pilot, Times()
+        self.controller, self.times = controller, StepTimer()
         self._own = group
         on_host = all(parameter.device.type == "cpu" for parameter in names)
         self._engine = group.comm if on_host else group.comm.beside(hook.group)  # which knows the accelerator
@@ -91,16 +91,16 @@ class AutoLink(Link):
 
     def stats(self) -> dict[str, Any]:
         """Those of any link, and under "auto" what was chosen, when and why."""
-        return {**super().stats(), "auto": self.pilot.stats()}
+        return {**super().stats(), "auto": self.controller.stats()}
 
     def state_dict(self) -> dict[str, Any]:
         self._settle()
-        return {**super().state_dict(), "auto": {**self.pilot.state_dict(), "clean": self._clean}}
+        return {**super().state_dict(), "auto": {**self.controller.state_dict(), "clean": self._clean}}
 
     def read_state(self, state: Mapping[str, Any]) -> Any:
         ready, auto = super().read_state(state), state.get("auto")
         with reading():
-            self.pilot.check_state(auto)
+            self.controller.check_state(auto)
             return ready, auto, bool((auto or {}).get("clean"))
 
     def take_over(self, ready: Any) -> None:
@@ -108,7 +108,7 @@ class AutoLink(Link):
         inner, auto, self._clean = ready
         super().take_over(inner)
         self.times.clear()
-        self.pilot.load_state_dict(auto, self.step)
+        self.controller.load_state_dict(auto, self.step)
 
     def gather(self, data: bytes) -> list[bytes]:
         self._settle()
@@ -145,7 +145,7 @@ class AutoLink(Link):
 
     def _note(self, sample: Sample | None) -> None:
         if sample is not None:
-            self.pilot.note(self.step - 1, sample)
+            self.controller.note(self.step - 1, sample)
 
     def _is_dense(self) -> bool:
         """Whether the step is; where the schedule fails the courier meets that, too, and tells the others."""
@@ -168,7 +168,7 @@ class AutoLink(Link):
         except CommError as error:
             self._lost = error
         else:
-            self.pilot.decide(step, agreed.cpu().numpy())
+            self.controller.decide(step, agreed.cpu().numpy())
 
     def _carry(self, buffer: torch.Tensor, is_last: bool) -> Promise:
         """What plain DDP does with a bucket."""
@@ -184,7 +184,7 @@ class AutoLink(Link):
             work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
             return self._courier.watched(promise, is_last)
         self._works.append(work)
-        if self.pilot.due(self.step + 1) and not self.pilot.due(self.step):
+        if self.controller.due(self.step + 1) and not self.controller.due(self.step):
             work.get_future().add_done_callback(lambda _: self.times.span(begun))  # each is timed before a check
         failed = self._wait() if is_last else None
         if failed is not None:
@@ -222,9 +222,9 @@ class AutoLink(Link):
             promise.set_result(buffer)
 
     def _ask(self) -> None:
-        """Behind the last bucket of a dense step that needs no averager, where the pilot wants to know, the ranks."""
-        if self.pilot.due(self.step):
-            told = torch.from_numpy(self.pilot.report()).to(self._engine.device)
+        """Sends the controller's report, if it is due, behind the last bucket of a dense step without an averager."""
+        if self.controller.due(self.step):
+            told = torch.from_numpy(self.controller.report()).to(self._engine.device)
             self._asked = self.step, self._engine.start_all_reduce(told, "max"), told
 
     def _give_up(self, error: CommError, buffer: torch.Tensor, is_last: bool) -> Promise:
@@ -258,11 +258,11 @@ class AutoLink(Link):
     def _check(self) -> None:
         """All ranks at the same step: what they measured, and what follows."""
         step = self.step - 1
-        if self.pilot.due(step):
+        if self.controller.due(step):
             self._note(self.times.take())
-            nbytes = self.pilot.probe_bytes(step)
+            nbytes = self.controller.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
-            self.pilot.decide(step, self.comm.all_reduce(self.pilot.report(found), "max"), nbytes)
+            self.controller.decide(step, self.comm.all_reduce(self.controller.report(found), "max"), nbytes)
 
 
 def _remembers(settings: Settings, names: Iterable[str]) -> bool:

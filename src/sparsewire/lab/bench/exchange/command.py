@@ -28,7 +28,7 @@ from sparsewire.lab.net.ranks import Place
 from sparsewire.lab.net.stopping import stoppable
 from sparsewire.lab.tables import publish
 from sparsewire.planning.cost.coded import Coded, Speeds
-from sparsewire.planning.cost.model import IDENTICAL, Cost, Link, Load, predict
+from sparsewire.planning.cost.model import IDENTICAL, Cost, Load, NetworkSpeed, predict
 from sparsewire.planning.cost.volume import Tally, Volume
 
 from . import tables as exchange_tables
@@ -62,7 +62,7 @@ class Bench:
     def predict(self, case: Case, size: int) -> Cost | None:
         return predict(self.plan(case), Load(self.load.numel, self.load.entries, case[1], self.coded), size)
 
-    def seconds(self, case: Case, cost: Cost, link: Link, sharing: float = 1.0, ring: bool = True) -> float:
+    def seconds(self, case: Case, cost: Cost, link: NetworkSpeed, sharing: float = 1.0, ring: bool = True) -> float:
         return cost.seconds(link, self.speeds, self.local[case[0]], sharing, ring)
 
 
@@ -103,7 +103,9 @@ def run(load: Workload, cases: Sequence[Case], args: argparse.Namespace) -> dict
         counted = [count(bench, case, size, advance) for case in cases for size in args.ranks]
         timed = [row for rate in links for row in time_link(bench, rate, args.processes, args.steps, advance)]
     rates = [args.bandwidth] if args.bandwidth else RATES
-    ahead = [row for rate in rates for row in look_ahead(bench, Link(args.latency, 8 / bits_per_second(rate)), rate)]
+    ahead = [
+        row for rate in rates for row in look_ahead(bench, NetworkSpeed(args.latency, 8 / bits_per_second(rate)), rate)
+    ]
     facts = {**asdict(load), "speeds": asdict(bench.speeds), "local": local, "not_timed": reasons}
     return {"machine": measure.machine(), **facts, "bytes": counted, "times": timed, "ahead": ahead}
 
@@ -171,7 +173,7 @@ def time_link(
     for size in processes:
         groups = [group for ranks in found for group in ranks if group["processes"] == size]
         latency, byte = (max(group[key] for group in groups) for key in ("latency", "byte"))
-        link = Link(latency, byte, burst(rate))
+        link = NetworkSpeed(latency, byte, burst(rate))
         for case, *rows in zip(bench.cases, *(group["rows"] for group in groups), strict=True):
             row = {"link": rate, **asdict(link), **_facts(case, size), **_slowest(rows)}
             yield {**row, "model": _expected(bench, case, link, size)}
@@ -194,7 +196,7 @@ def _slowest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**found, "sent": None if rows[0]["sent"] is None else max(row["sent"] for row in rows)}
 
 
-def _expected(bench: Bench, case: Case, link: Link, size: int) -> dict[str, float] | None:
+def _expected(bench: Bench, case: Case, link: NetworkSpeed, size: int) -> dict[str, float] | None:
     cost = bench.predict(case, size)
     if cost is None:
         return None
@@ -206,7 +208,7 @@ def _expected(bench: Bench, case: Case, link: Link, size: int) -> dict[str, floa
 # --- more ranks --------------------------------------------------------------------------------------------------
 
 
-def look_ahead(bench: Bench, link: Link, rate: str) -> Iterator[dict[str, Any]]:
+def look_ahead(bench: Bench, link: NetworkSpeed, rate: str) -> Iterator[dict[str, Any]]:
     """The model's bytes and seconds with a core for every rank."""
     for case in bench.cases:
         for size in FURTHER:

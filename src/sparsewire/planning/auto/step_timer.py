@@ -1,17 +1,17 @@
-"""When the buckets of a step were ready and its exchanges went on: what this rank's clock says of a step."""
+"""`StepTimer`: when a step's buckets were ready and its exchanges went on, by this rank's clock."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 
-from ..cost.step import Part
+from ..cost.step import BucketTiming
 from .samples import Sample
 from .trial import Timer
 
 
-class Times:
-    """Told of each bucket, and of exchanges as they end, from whatever thread; asked when the next step begins."""
+class StepTimer:
+    """Notes buckets, and exchanges as they end, from any thread; makes a `Sample` when the next step begins."""
 
     def __init__(self, timer: Timer = time.perf_counter) -> None:
         self.timer = timer
@@ -57,9 +57,9 @@ class Times:
         if self._before is None or ended is None or not self._ready:
             return None
         first = self._ready[0][0]
-        parts = tuple(Part(at - first, numel, nbytes) for at, numel, nbytes in self._ready)
+        buckets = tuple(BucketTiming(at - first, numel, nbytes) for at, numel, nbytes in self._ready)
         busy = _length(self._spans) if self._spans else self._busy
-        return Sample(ended - self._before, first - self._before, busy, parts)
+        return Sample(ended - self._before, first - self._before, busy, buckets)
 
 
 def _length(spans: Iterable[tuple[float, float]]) -> float:
