@@ -54,7 +54,7 @@ class World:
             assert (
                 self.pilots[1].choice == way and self.wheels[0].plan == self.wheels[1].plan == self.pilots[0].ways[way]
             )
-            for pilot in self.pilots if way else ():  # on the courier a step has ended when the ranks agree
+            for pilot in self.pilots if way else ():  # on the communication thread, a step ends when ranks agree
                 pilot.note(self.step, self._sample(way))
             nbytes = self.pilots[0].probe_bytes(self.step)
             if self.pilots[0].due(self.step):
@@ -210,7 +210,7 @@ def test_ranks_whose_tables_have_gradients_of_other_sizes_decide_alike():
 
 
 def test_dense_steps_that_are_all_timed_count_as_much_as_compressed_ones():
-    """What takes the courier in dense steps, too, times all of them: the shortest was set against usual ones."""
+    """Dense steps on the communication thread are all timed: once, the shortest of them was set against usual ones."""
     for seed in range(10):
         world = World(SLOW, noise=0.1)
         world.draw = np.random.default_rng(seed)
@@ -400,7 +400,7 @@ def test_a_step_is_what_lies_between_two_ends():
     assert times.begin() is None and times.take() is None
 
 
-def test_on_the_courier_the_end_is_told():
+def test_on_the_communication_thread_the_end_is_told():
     times = Times(clock(1.0, 4.0, 8.0, 9.0))
     times.begin()
     times.bucket(5, 20)

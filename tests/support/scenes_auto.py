@@ -49,11 +49,11 @@ def follow(link: Any, script: dict[int, int]) -> None:
 
 
 def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **settings: Any) -> dict[str, Any]:
-    """As long as it is dense, gradients are plain DDP's; all but the first step go without the courier."""
+    """As long as it is dense, gradients are plain DDP's; all but the first step go without the communication thread."""
     plain, wired = (stage.ddp(build(kind, dtype), bucket_cap_mb=0.005) for _ in range(2))
     with join(wired, AUTO, **settings) as link:
         follow(link, {})
-        parcels, before = watch_parcels(link), link.stats()["bytes_sent"]
+        queued, before = watch_queued(link), link.stats()["bytes_sent"]
         for step in range(6):
             for model in (plain, wired):
                 backward(stage, model, step)
@@ -65,14 +65,14 @@ def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **setting
         assert link.pilot.stats()["switches"] == [] and link.stats()["auto"]["choice"] == "dense"
         found = link.stats()
         return {
-            "parcels": parcels,
+            "queued": queued,
             "steps": found["steps"],
             "ratio": (found["bytes_sent"] - before) / found["bytes_dense"],
         }
 
 
 def momentum_is_the_optimizers(stage: Stage, momentum: float) -> list[int]:
-    """With everything sent: SGD behind gain = plain DDP, over dense and compressed steps; the steps of the courier."""
+    """With everything sent: SGD behind gain = plain DDP, dense or compressed; the steps of the communication thread."""
     plain, wired = (stage.ddp(build(), bucket_cap_mb=0.005) for _ in range(2))
     reference = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     optimizer = torch.optim.SGD(wired.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01 if momentum else 0)
@@ -80,7 +80,7 @@ def momentum_is_the_optimizers(stage: Stage, momentum: float) -> list[int]:
     scheme = "auto(ratio=100%) | values=raw | memory=gain(momentum=0.9)"
     with join(wired, scheme, optimizer=optimizer, dense_below=0) as link:
         follow(link, SCRIPT)
-        parcels = watch_parcels(link)
+        queued = watch_queued(link)
         for step in range(20):
             for model, behind in ((plain, reference), (wired, optimizer)):
                 behind.zero_grad()
@@ -89,7 +89,7 @@ def momentum_is_the_optimizers(stage: Stage, momentum: float) -> list[int]:
         assert len(link.stats()["auto"]["switches"]) == len(SCRIPT)
     for one, other in zip(wired.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5)
-    return sorted(set(parcels))
+    return sorted(set(queued))
 
 
 def one_rank_is_told(stage: Stage) -> list[int]:
@@ -109,15 +109,15 @@ def one_rank_is_told(stage: Stage) -> list[int]:
     return told
 
 
-def watch_parcels(link: Any) -> list[int]:
-    """The steps of which the courier gets a bucket."""
-    seen, send = [], link._courier.send
+def watch_queued(link: Any) -> list[int]:
+    """The steps of which the communication thread gets a bucket."""
+    seen, send = [], link._comm_thread.send
 
     def watch(*args: Any) -> Any:
         seen.append(link.step)
         return send(*args)
 
-    link._courier.send = watch
+    link._comm_thread.send = watch
     return seen
 
 

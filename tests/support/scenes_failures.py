@@ -29,7 +29,7 @@ SCHEME = "topk(5%) | memory=residual"
 
 
 def is_killed(stage: Stage, folder: str, victim: int, at: int, timeout: float) -> dict[str, Any]:
-    """Trains, saves every fifth step; one rank dies in the middle of step `at`, on its courier's thread."""
+    """Trains, saves every fifth step; one rank dies in the middle of step `at`, on its communication thread."""
     run = Run(stage, timeout=timeout)
     gather = run.link.comm.all_gather
 
@@ -147,7 +147,7 @@ def comes_and_goes(stage: Stage, kind: str = "plain") -> None:
 
 
 def two_links_at_once(stage: Stage) -> None:
-    """Two models, each with a link of its own: couriers do not mix."""
+    """Two models, each with a link of its own: communication threads do not mix."""
     models = [stage.ddp(build()) for _ in range(2)]
     plain = stage.ddp(build())
     comms: list[Communicator] = []
@@ -258,10 +258,10 @@ def detaches_in_on_step(stage: Stage) -> None:
             descend(model.module)
     assert link.step == 2
     link.detach()
-    couriers = [thread for thread in threading.enumerate() if "sparsewire" in thread.name]
-    for thread in couriers:  # it ends by itself, as soon as all ranks have come
+    threads = [thread for thread in threading.enumerate() if "sparsewire" in thread.name]
+    for thread in threads:  # it ends by itself, as soon as all ranks have come
         thread.join(20)
-    assert not any(thread.is_alive() for thread in couriers)
+    assert not any(thread.is_alive() for thread in threads)
     with attach(wired, EXACT):
         backward(stage, wired, 0)
 

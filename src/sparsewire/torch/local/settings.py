@@ -20,7 +20,7 @@ from sparsewire.training.local.rounds import Plan
 from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
 
 from ..checks import Exclude, is_positive, read_settings
-from ..group import CourierGroup, GivenGroup
+from ..group import CommGroup, GivenGroup
 from .model import LocalModel
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -142,7 +142,7 @@ class Stretched:
         return self.ratios(meeting // self.fragments)
 
 
-Group = CourierGroup | GivenGroup
+Group = CommGroup | GivenGroup
 
 
 def open_group(group: dist.ProcessGroup | Communicator | None, timeout: float | None, call: str) -> Group:
@@ -155,4 +155,4 @@ def open_group(group: dist.ProcessGroup | Communicator | None, timeout: float | 
         raise CommError("torch.distributed has no process group: call init_process_group first, or pass group=")
     own = group if group is not None else dist.group.WORLD
     assert own is not None
-    return CourierGroup(own, timeout if is_positive(timeout) else None, call)
+    return CommGroup(own, timeout if is_positive(timeout) else None, call)
