@@ -62,9 +62,9 @@ class Training:
         torch.manual_seed(cell.seed)
         self.model, self.cell, self.rule = perceptron(data), cell, rule
         start = {name: one.detach().numpy() for name, one in self.model.named_parameters()}
-        plain = rule.plain({name: array.shape for name, array in start.items()})
-        self.server = Server(start, rule.up, rule.down, plain=plain, seed=cell.seed, **rule.settings)
-        told = {"weights": start, "scheme_down": rule.down, "plain": plain, "seed": cell.seed}
+        dense = rule.dense({name: array.shape for name, array in start.items()})
+        self.server = Server(start, rule.up, rule.down, dense=dense, seed=cell.seed, **rule.settings)
+        told = {"weights": start, "scheme_down": rule.down, "dense": dense, "seed": cell.seed}
         self.clients = [Client(rule.up, name=i, **told) for i in range(cell.setting.clients)]
         self.parts = cell.setting.parts(data, cell.seed)
         self.batches = torch.Generator().manual_seed(1000 + cell.seed)
