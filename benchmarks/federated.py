@@ -24,7 +24,7 @@ import script
 import torch
 from federated_picture import draw
 from federated_rules import RULES, SETTINGS, Rule, Setting
-from script import add_arguments, run_script
+from script import parse_rules, run_script
 from torch import nn
 
 from sparsewire.federated import Client, Server
@@ -195,15 +195,8 @@ def describe(name: str, result: Row) -> str:
             f"(FedAvg's, tried: {tried or 'no other'})")  # fmt: skip
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add_arguments(parser, SETTINGS)
-    parser.add_argument("--rules", nargs="+", choices=[*RULES], default=[*RULES])
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_script(parse(argv), run, show, draw)
+    return run_script(parse_rules(__doc__, SETTINGS, RULES, argv), run, show, draw)
 
 
 if __name__ == "__main__":

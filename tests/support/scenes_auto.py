@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import logging
 import time
 from typing import Any
 
 import scenes_state
 import torch
-from scenes_attach import Ledger, assert_equal_gradients, backward, build, descend
+from scenes_attach import Ledger, backward, build, descend, step_alike
 from scenes_state import Run
-from torch_ranks import LIMIT, Stage, dense_kept, raises, same_bits
+from torch_ranks import LIMIT, Stage, dense_kept, logged, raises, same_bits
 
 from sparsewire.errors import CommError, InputError, SchemeError
 from sparsewire.planning.cost.coded import Speeds
@@ -55,11 +54,7 @@ def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **setting
         follow(link, {})
         queued, before = watch_queued(link), link.stats()["bytes_sent"]
         for step in range(6):
-            for model in (plain, wired):
-                backward(stage, model, step)
-            assert_equal_gradients(wired.module, plain.module)
-            for model in (plain, wired):
-                descend(model.module)
+            step_alike(stage, plain, wired, step)
             assert link.step == step + 1
         stage.assert_same(wired.module)
         assert link.pilot.stats()["switches"] == [] and link.stats()["auto"]["choice"] == "dense"
@@ -98,13 +93,12 @@ def one_rank_is_told(stage: Stage) -> list[int]:
     told: list[int] = []
     with join(wired, AUTO, on_step=(lambda facts: told.append(facts["steps"])) if stage.rank == 0 else None) as link:
         follow(link, {4: 1, 7: 0})
-        for step in range(10):
-            for model in (plain, wired):
-                backward(stage, model, step)
-            if step < 4:
-                assert_equal_gradients(wired.module, plain.module)
-            for model in (plain, wired):
-                descend(model.module)
+        for step in range(4):
+            step_alike(stage, plain, wired, step)
+            stage.assert_same(wired.module)
+        for step in range(4, 10):
+            backward(stage, wired, step)
+            descend(wired.module)
             stage.assert_same(wired.module)
     return told
 
@@ -121,7 +115,7 @@ def watch_queued(link: Any) -> list[int]:
     return seen
 
 
-def owes_nothing(stage: Stage, kind: str = "plain", scheme: str = AUTO, **settings: Any) -> list[str]:
+def loses_nothing(stage: Stage, kind: str = "plain", scheme: str = AUTO, **settings: Any) -> list[str]:
     """Over dense and compressed steps: the gradients that went in = the means that came out + what waits."""
     unused = {"find_unused_parameters": True} if kind == "branches" else {}
     wired = stage.ddp(build(kind), bucket_cap_mb=0.005, **unused)
@@ -174,32 +168,23 @@ def resumes_exactly(stage: Stage, folder: str, stop: int, scheme: str = AUTO) ->
 
 def chooses_alone(stage: Stage) -> tuple[str, list[dict[str, Any]], int]:
     """Its own measurements and decisions, on a clock that makes every all_reduce of a bucket slow."""
-    told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("sparsewire")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
     wired = stage.ddp(build(), bucket_cap_mb=0.005)
-    try:
-        with attach(wired, AUTO) as link:
-            span, late = link.times.span, [0.0]
-            timer = link.times.timer
-            link.times.timer = lambda: timer() + late[0]  # time passes in dense exchanges, and nowhere else
+    with logged() as lines, attach(wired, AUTO) as link:
+        span, late = link.times.span, [0.0]
+        timer = link.times.timer
+        link.times.timer = lambda: timer() + late[0]  # time passes in dense exchanges, and nowhere else
 
-            def slow(begun: float) -> None:
-                late[0] += 1.0
-                span(begun)
+        def slow(begun: float) -> None:
+            late[0] += 1.0
+            span(begun)
 
-            link.times.span = slow
-            for step in range(6):
-                backward(stage, wired, step)
-                descend(wired.module)
-            stage.assert_same(wired.module)
-            stats = link.stats()["auto"]
-    finally:
-        logger.removeHandler(handler)
-    return stats["choice"], stats["switches"], sum("auto: from step" in line for line in told)
+        link.times.span = slow
+        for step in range(6):
+            backward(stage, wired, step)
+            descend(wired.module)
+        stage.assert_same(wired.module)
+        stats = link.stats()["auto"]
+    return stats["choice"], stats["switches"], sum("auto: from step" in line for line in lines)
 
 
 def refuses(stage: Stage) -> None:

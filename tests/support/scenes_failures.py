@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from scenes_attach import assert_equal_gradients, backward, build, descend
+from scenes_attach import assert_equal_gradients, backward, build, descend, step_alike
 from scenes_state import Run
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch_ranks import EXACT, Stage, raises, told
@@ -138,11 +138,7 @@ def comes_and_goes(stage: Stage, kind: str = "plain") -> None:
         for step in range(4):
             if step == 2:
                 link.detach()
-            for model in (plain, wired):
-                backward(stage, model, 10 * round_ + step)
-            assert_equal_gradients(wired.module, plain.module)
-            for model in (plain, wired):
-                descend(model.module)
+            step_alike(stage, plain, wired, 10 * round_ + step)
         assert link.stats()["steps"] == 2
 
 
@@ -251,11 +247,7 @@ def detaches_in_on_step(stage: Stage) -> None:
     plain, wired = stage.ddp(build()), stage.ddp(build())
     link = attach(wired, EXACT, on_step=lambda told: link.detach() if told["steps"] == 2 else None)
     for step in range(5):
-        for model in (plain, wired):
-            backward(stage, model, step)
-        assert_equal_gradients(wired.module, plain.module)
-        for model in (plain, wired):
-            descend(model.module)
+        step_alike(stage, plain, wired, step)
     assert link.step == 2
     link.detach()
     threads = [thread for thread in threading.enumerate() if "sparsewire" in thread.name]

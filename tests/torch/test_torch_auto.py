@@ -28,7 +28,7 @@ def test_a_callback_may_be_of_one_rank_alone(ranks: Pool) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "words", "branches"])
 def test_no_switch_loses_anything(ranks: Pool, kind: str) -> None:
-    for ways in ranks.play("auto.owes_nothing", kind=kind):
+    for ways in ranks.play("auto.loses_nothing", kind=kind):
         assert ways[:16] == ["dense"] * 3 + ["sparse"] * 4 + ["dense"] * 3 + ["sparse"] * 6
 
 

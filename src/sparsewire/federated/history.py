@@ -45,11 +45,6 @@ class History:
             self.size -= len(self.rounds.popleft())
             self.first += 1
 
-    @property
-    def made_size(self) -> int:
-        """Bytes of the messages that are kept for other clients of this round."""
-        return self._made_size + (0 if self._whole is None else len(self._whole[1]))
-
     def message(self, model: Model, base: int | None, counted: int, scheme_up: Scheme) -> bytes:
         """The smallest that leads a client from round `base`, or from nothing, to the model as it is now."""
         now = self.first + len(self.rounds)

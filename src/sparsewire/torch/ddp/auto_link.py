@@ -2,8 +2,8 @@
 
 Compressed steps are any link's. Dense ones cost what torch's own allreduce_hook does: each bucket is divided and added
 up where it is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when
-backward has nothing left to do. No thread, callback or copy stands between. That is possible as long as nothing is
-owed: the first dense step after compressed ones goes through the averager, which sends what waits.
+backward has nothing left to do. No thread, callback or copy stands between. That is possible as long as
+nothing is unsent: the first dense step after compressed ones goes through the averager, which sends what waits.
 
 All ranks take the pilot's checks at the same steps. After a dense step the numbers travel while the next step is
 computed; after a compressed one they travel on the communication thread, once DDP has its gradients. A step begins when
@@ -75,7 +75,7 @@ class AutoLink(Link):
         on_host = all(parameter.device.type == "cpu" for parameter in names)
         self._engine = group.comm if on_host else group.comm.beside(hook.group)  # which knows the accelerator
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
-        self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
+        self._clean = False  # nothing is unsent, and no gradient is sparse: known after the first step
         needs = _remembers(settings, names.values()), settings.clip_norm, settings.on_step
         told = np.array([float(any(needs))])  # an averager in dense steps, too; on_step may be one rank's alone
         self._free = not group.comm.all_reduce(told, "max").item()

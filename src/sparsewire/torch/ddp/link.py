@@ -127,7 +127,7 @@ class Link:
         self._hook.link = None
         if self._fit is not None:
             self._fit.detach()
-        self._say_what_is_owed()
+        self._log_unsent()
         error = error or self._comm_thread.error
         if error is None:
             self._comm_thread.stop(self._group.close)
@@ -135,14 +135,14 @@ class Link:
             self._group.tell(error)
             self._comm_thread.stop(self._group.leave, error, GRACE)
 
-    def _say_what_is_owed(self) -> None:
-        owed = self.averager.states.unsent()
-        if owed:
+    def _log_unsent(self) -> None:
+        unsent = self.averager.states.unsent()
+        if unsent:
             logger.info(
                 "detached with gradients of %d parameters not sent yet (%s, …); link.state_dict() still has them, "
                 "for load_state_dict of the next link",
-                len(owed),
-                owed[0],
+                len(unsent),
+                unsent[0],
             )
 
     def _fail(self, error: BaseException) -> BaseException:
