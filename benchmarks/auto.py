@@ -72,8 +72,8 @@ def time_case(name: str, ranks: int) -> Result:
     case = CASES[name]
     arms = arms_of(case)
     warmup = {arm: FIRST if arm == AUTO else 2 for arm in arms}
-    with Network(ranks, case.rate) as places:
-        found = time_arms(MODELS[case.model], arms, places, warmup, steps=5, rounds=case.rounds, limit=1800)
+    with Network(ranks, case.rate) as endpoints:
+        found = time_arms(MODELS[case.model], arms, endpoints, warmup, steps=5, rounds=case.rounds, limit=1800)
     steps = {arm: row["step_ms"] for arm, row in found["arms"].items()}
     ratio = steps[AUTO] / min(spent for arm, spent in steps.items() if arm != AUTO)
     facts = {"case": name, "scheme": case.scheme, "rate": case.rate, "target": case.target}
@@ -102,11 +102,11 @@ def _word(met: bool) -> str:
 
 def follow_changes(workload: str, scheme: str, fall: int, rise: int, steps: int, ranks: int) -> Result:
     """Where the rate falls and rises after these steps: what auto did."""
-    with Network(ranks, UNLIMITED) as places:
+    with Network(ranks, UNLIMITED) as endpoints:
         turns = {fall: SLOW, rise: UNLIMITED}
         found = launch_ranks(
-            "sparsewire.lab.train.job:train_cell", _order(workload, scheme, steps), places,
-            lambda event: _turn(places, turns, event), limit=3600,
+            "sparsewire.lab.train.job:train_cell", _order(workload, scheme, steps), endpoints,
+            lambda event: _turn(endpoints, turns, event), limit=3600,
         )  # fmt: skip
     switches = found[0]["link"]["auto"]["switches"]
     late = {rate: _followed(switches, step, rate, steps) for step, rate in turns.items()}
@@ -126,9 +126,9 @@ def _order(workload: str, scheme: str, steps: int) -> dict[str, Any]:
     return {"workload": workload, "arm": arm, "data": ".", "seed": 1, "steps": steps, "warmup": 0, **rest}
 
 
-def _turn(places: Network, turns: Mapping[int, str], event: Event) -> None:
+def _turn(endpoints: Network, turns: Mapping[int, str], event: Event) -> None:
     if event.get("step") in turns:
-        places.set_rate(turns[event["step"]])
+        endpoints.set_rate(turns[event["step"]])
 
 
 def _followed(switches: Sequence[Mapping[str, Any]], step: int, rate: str, steps: int) -> int | None:

@@ -24,7 +24,7 @@ from sparsewire.lab.arguments import add_json
 from sparsewire.lab.arrays import load_arrays
 from sparsewire.lab.demo.job import batches
 from sparsewire.lab.net.launch import launch_ranks
-from sparsewire.lab.net.ranks import Place
+from sparsewire.lab.net.ranks import Endpoint
 from sparsewire.lab.net.worker import Worker
 from sparsewire.lab.tables import publish, table
 from sparsewire.lab.tasks.images import images, resnet20
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
              "rate": options.rate}  # fmt: skip
     order = {"arms": arms, "data": str(checked(options.data)), **facts}
     with measure.progress(options.steps * options.seeds) as advance:
-        found = [launch_ranks("cifar:train", {**order, "seed": seed}, [Place()] * RANKS,
+        found = [launch_ranks("cifar:train", {**order, "seed": seed}, [Endpoint()] * RANKS,
                            lambda event: advance(f"step {event['step'] + 1}"), limit=24 * 3600)[0]
                  for seed in range(options.seeds)]  # fmt: skip
     rows = [{"arm": name, "scheme": SCHEMES.get(name, ""), **mean([one[name] for one in found])} for name in arms]

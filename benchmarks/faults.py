@@ -82,25 +82,25 @@ def possible(row: Row) -> bool:
 def run(row: Row, options: argparse.Namespace, folder: Path) -> None:
     exits = row.fault == EXIT
     for trial in range((options.exits or options.trials) if exits else options.trials):
-        place = folder / f"{row.fault} {row.exchange} {trial}".replace(" ", "-")
-        place.mkdir()
+        path = folder / f"{row.fault} {row.exchange} {trial}".replace(" ", "-")
+        path.mkdir()
         if exits:
             judge_exit(row)
         else:
-            judge(row, place, trial, options.timeout)
+            judge(row, path, trial, options.timeout)
         row.trials += 1
-        shutil.rmtree(place)
+        shutil.rmtree(path)
 
 
 # --- a fault ---
 
 
-def judge(row: Row, place: Path, nth: int, timeout: float) -> None:
+def judge(row: Row, path: Path, nth: int, timeout: float) -> None:
     network = Network(4, UNLIMITED) if row.fault == "link down" else nullcontext()
-    with network as places:
-        address, port = ("127.0.0.1", free_port()) if places is None else (places[0].address, 29555)
-        trial = Trial(row.fault, row.exchange, nth, timeout, address, port, str(place))
-        names = [None if places is None else one.prefix[-1] for one in places or range(trial.size)]
+    with network as endpoints:
+        address, port = ("127.0.0.1", free_port()) if endpoints is None else (endpoints[0].address, 29555)
+        trial = Trial(row.fault, row.exchange, nth, timeout, address, port, str(path))
+        names = [None if endpoints is None else one.prefix[-1] for one in endpoints or range(trial.size)]
         found = in_processes(trial, names, START + timeout + MARGIN + SLACK)
     compare(row, trial, found)
 
@@ -139,9 +139,9 @@ def be_rank(trial: Trial, rank: int, name: str | None) -> None:
         enter_namespace(name)
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     found = play(trial, rank)
-    place = Path(trial.folder, f"found-{rank}")
-    place.with_suffix(".new").write_text(json.dumps(asdict(found)))
-    place.with_suffix(".new").rename(place)
+    path = Path(trial.folder, f"found-{rank}")
+    path.with_suffix(".new").write_text(json.dumps(asdict(found)))
+    path.with_suffix(".new").rename(path)
 
 
 def enter_namespace(name: str) -> None:

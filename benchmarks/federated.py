@@ -24,7 +24,7 @@ import script
 import torch
 from federated_picture import draw
 from federated_rules import RULES, SETTINGS, Rule, Setting
-from script import add_arguments, run_script
+from script import parse_rules, run_script
 from torch import nn
 
 from sparsewire.federated import Client, Server
@@ -62,9 +62,9 @@ class Training:
         torch.manual_seed(cell.seed)
         self.model, self.cell, self.rule = perceptron(data), cell, rule
         start = {name: one.detach().numpy() for name, one in self.model.named_parameters()}
-        plain = rule.plain({name: array.shape for name, array in start.items()})
-        self.server = Server(start, rule.up, rule.down, plain=plain, seed=cell.seed, **rule.settings)
-        told = {"weights": start, "scheme_down": rule.down, "plain": plain, "seed": cell.seed}
+        dense = rule.dense({name: array.shape for name, array in start.items()})
+        self.server = Server(start, rule.up, rule.down, dense=dense, seed=cell.seed, **rule.settings)
+        told = {"weights": start, "scheme_down": rule.down, "dense": dense, "seed": cell.seed}
         self.clients = [Client(rule.up, name=i, **told) for i in range(cell.setting.clients)]
         self.parts = cell.setting.parts(data, cell.seed)
         self.batches = torch.Generator().manual_seed(1000 + cell.seed)
@@ -195,15 +195,8 @@ def describe(name: str, result: Row) -> str:
             f"(FedAvg's, tried: {tried or 'no other'})")  # fmt: skip
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add_arguments(parser, SETTINGS)
-    parser.add_argument("--rules", nargs="+", choices=[*RULES], default=[*RULES])
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_script(parse(argv), run, show, draw)
+    return run_script(parse_rules(__doc__, SETTINGS, RULES, argv), run, show, draw)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Rule:
     settings: Mapping[str, Any] = field(default_factory=dict)
     matrices_only: bool = False
 
-    def plain(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    def dense(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         return [name for name, shape in shapes.items() if self.matrices_only and len(shape) < 2]
 
 

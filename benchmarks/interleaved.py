@@ -15,7 +15,7 @@ from sparsewire.errors import SparsewireError
 from sparsewire.lab import measure
 from sparsewire.lab.net.launch import launch_ranks
 from sparsewire.lab.net.network import obstacle
-from sparsewire.lab.net.ranks import Place
+from sparsewire.lab.net.ranks import Endpoint
 from sparsewire.lab.net.stopping import stoppable
 from sparsewire.lab.net.worker import Worker
 from sparsewire.lab.tasks.task import mlp
@@ -45,7 +45,7 @@ def guarded(script: str, work: Callable[[], list[dict[str, Any]]]) -> tuple[int,
 def time_arms(
     sizes: Sequence[int],
     arms: Mapping[str, Mapping[str, Any]],
-    places: Sequence[Place],
+    endpoints: Sequence[Endpoint],
     warmup: int | Mapping[str, int],
     steps: int | Mapping[str, int],
     rounds: int = 1,
@@ -56,8 +56,10 @@ def time_arms(
     order = {"arms": arms, "sizes": sizes, "batch": BATCH, "warmup": first, "steps": counted, "rounds": rounds}
     total = sum(first.values()) + rounds * sum(counted.values())
     with measure.progress(total) as advance:
-        found = launch_ranks("interleaved:time_steps", order, places, lambda event: advance(event["arm"]), limit=limit)
-    facts = {"ranks": len(places), "batch": BATCH, "parameters": found[0]["parameters"]}
+        found = launch_ranks(
+            "interleaved:time_steps", order, endpoints, lambda event: advance(event["arm"]), limit=limit
+        )
+    facts = {"ranks": len(endpoints), "batch": BATCH, "parameters": found[0]["parameters"]}
     rows = {name: _row([one["arms"][name] for one in found]) for name in arms}
     return {"machine": measure.machine(), **facts, "arms": rows}
 

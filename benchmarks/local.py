@@ -26,7 +26,7 @@ import script
 import torch
 from local_picture import draw
 from local_rules import LOCAL, RULES, WORKERS, Rule, tested, workers_data
-from script import add_arguments, run_script
+from script import parse_rules, run_script
 from torch import nn
 
 import sparsewire as sw
@@ -202,15 +202,8 @@ def _by_rule(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {rule: some for rule in RULES if (some := [row for row in rows if row["rule"] == rule])}
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add_arguments(parser, LOCAL)
-    parser.add_argument("--rules", nargs="+", choices=[*RULES], default=[*RULES])
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_script(parse(argv), run, show, draw)
+    return run_script(parse_rules(__doc__, LOCAL, RULES, argv), run, show, draw)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from sparsewire.lab.advise.step import PLAIN as PREDICTED_PLAIN
 from sparsewire.lab.arguments import UNLIMITED, add_json, count, read_rate
 from sparsewire.lab.net.commands import Commands
 from sparsewire.lab.net.network import Network, bits_per_second
-from sparsewire.lab.net.ranks import Place
+from sparsewire.lab.net.ranks import Endpoint
 from sparsewire.lab.tables import number, publish, table
 from sparsewire.lab.tasks.task import loss_of, mlp
 from sparsewire.lab.tasks.workloads import BATCH, MODELS
@@ -70,13 +70,13 @@ def _model(size: str) -> tuple[torch.nn.Module, Callable[[], object]]:
 # --- predicted, and measured ---------------------------------------------------------------------------------------
 
 
-def predict(places: Sequence[Place], size: str) -> Result:
+def predict(endpoints: Sequence[Endpoint], size: str) -> Result:
     """What advise says on these ranks."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "advice.json"
         python = ["env", f"PYTHONPATH={Path(__file__).parent}", sys.executable]
         words = ["advise", "--model", f"predictions:model_{size.lower()}", "--json", str(out)]
-        with _quietly() as said, Commands([*python, "-m", "sparsewire", *words], places) as ranks:
+        with _quietly() as said, Commands([*python, "-m", "sparsewire", *words], endpoints) as ranks:
             status = ranks.run()
         if status:
             raise SparsewireError(f"advise ended with status {status}: {said.getvalue()[-500:]}")
@@ -99,12 +99,12 @@ def arm_of(row: Result) -> dict[str, Any]:
 
 def compare(rate: str, size: str, ranks: int) -> list[Result]:
     slow = bits_per_second(rate) < SLOW
-    with Network(ranks, rate) as places:
-        advice = predict(places, size)
+    with Network(ranks, rate) as endpoints:
+        advice = predict(endpoints, size)
         rows = {row["scheme"] or row["candidate"]: row for row in advice["rows"]}
         arms = {name: arm_of(row) for name, row in rows.items()}
         steps = {name: 2 if slow and row["scheme"] is None else 5 for name, row in rows.items()}
-        found = time_arms(MODELS[size], arms, places, 2, steps, rounds=1 if slow else 3, limit=1800)
+        found = time_arms(MODELS[size], arms, endpoints, 2, steps, rounds=1 if slow else 3, limit=1800)
     return [
         {"rate": rate, "model": size, "ranks": ranks, "method": name, "predicted_ms": 1e3 * row["seconds"],
          "measured_ms": found["arms"][name]["step_ms"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from sparsewire.errors import SparsewireError
 from sparsewire.lab.arguments import add_json, count, output_file
 from sparsewire.lab.tables import publish
 
+Options = argparse.Namespace
 Result = dict[str, Any]
 
 
@@ -36,6 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser, tasks: Iterable[str]) -> None
     parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE.json", help="results to show as well")
     parser.add_argument("--picture", type=output_file, metavar="OUT.png")
     add_json(parser)
+
+
+def parse_rules(doc: str | None, tasks: Iterable[str], rules: Iterable[str], argv: Sequence[str] | None) -> Options:
+    """Arguments of a script that compares rules; its description is the first line of its docstring."""
+    parser, names = argparse.ArgumentParser(description=(doc or "").partition("\n")[0]), list(rules)
+    add_arguments(parser, tasks)
+    parser.add_argument("--rules", nargs="+", choices=names, default=names)
+    return parser.parse_args(argv)
 
 
 def run_script(

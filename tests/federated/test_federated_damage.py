@@ -13,9 +13,9 @@ import sparsewire as sw
 from sparsewire import FrameError, InputError
 from sparsewire.errors import SparsewireError
 from sparsewire.federated import Client, Server
-from sparsewire.federated.coding import PLAIN, pack_weights
+from sparsewire.federated.coding import UNCOMPRESSED, pack_weights
 from sparsewire.federated.envelope import MODEL, Down, pack_model
-from sparsewire.federated.model import Model, Tensor
+from sparsewire.federated.model import Model, TensorInfo
 from sparsewire.frames.wire import Frame, pack, pack_bundle, unpack_bundle
 
 Path = tuple[Any, ...]
@@ -155,7 +155,7 @@ EMPTY = [(0, 2**62, 2**62), (2**62, 2**62, 0), (0, 2**60), (2**31, 0, 2**31)]
 
 @pytest.mark.parametrize("shape", EMPTY)
 def test_an_empty_tensor_with_sizes_that_overflow_is_refused_at_decode(shape: tuple[int, ...]) -> None:
-    frame = Frame("float32", shape, 0, PLAIN.record, b"", b"")
+    frame = Frame("float32", shape, 0, UNCOMPRESSED.record, b"", b"")
     with pytest.raises(FrameError, match="no tensor has the shape"):
         sw.decode(pack(frame))
     with pytest.raises(FrameError, match="no tensor has the shape"):
@@ -176,13 +176,13 @@ def model_message(model: Model, schemes: tuple[str, str] = (FULL, FULL)) -> byte
 
 
 def bad_models() -> dict[str, bytes]:
-    empty = Model([Tensor("w", (0, 2**62, 2**62), "float32")], {"w": np.zeros(0, np.float32)})
-    counts = [Tensor("n", (2,), "int8", True)]
+    empty = Model([TensorInfo("w", (0, 2**62, 2**62), "float32")], {"w": np.zeros(0, np.float32)})
+    counts = [TensorInfo("n", (2,), "int8", True)]
     return {
         "an empty tensor": model_message(empty),
         "300 as int8": model_message(Model(counts, {"n": np.array([300.0, 1.0])})),
         "half a counter": model_message(Model(counts, {"n": np.array([0.5, 1.0])})),
-        "2**60 as int64": model_message(Model([Tensor("n", (1,), "int64", True)], {"n": np.array([2.0**60])})),
+        "2**60 as int64": model_message(Model([TensorInfo("n", (1,), "int64", True)], {"n": np.array([2.0**60])})),
     }
 
 

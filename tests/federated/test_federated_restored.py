@@ -95,7 +95,7 @@ def test_what_is_kept_for_another_model_is_dropped_without_weights_too() -> None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_plain_tensors_update_that_was_not_counted_is_sent_with_the_next(dtype: str) -> None:
+def test_a_dense_tensors_update_that_was_not_counted_is_sent_with_the_next(dtype: str) -> None:
     start = {"bias": np.zeros(8, dtype), "w": np.zeros(100, dtype), "batches": np.array(0)}
     server, client = Server(start, EVERYTHING), Client()
     for steps in (1, 2):
@@ -114,7 +114,7 @@ def test_a_plain_tensors_update_that_was_not_counted_is_sent_with_the_next(dtype
     assert same(server.weights, given) and not any(kept.any() for kept in client.residual().values())
 
 
-def test_what_is_left_of_a_plain_tensor_survives_a_restart() -> None:
+def test_what_is_left_of_a_dense_tensor_survives_a_restart() -> None:
     crowd = Crowd(STC)
     crowd.answer(0)
     crowd.server.cancel_round()
@@ -123,7 +123,7 @@ def test_what_is_left_of_a_plain_tensor_survives_a_restart() -> None:
     assert same(again.residual(), crowd.clients[0].residual()) and again.residual()["layer.bias"].any()
 
 
-def test_a_scheme_that_keeps_nothing_keeps_nothing_of_plain_tensors() -> None:
+def test_a_scheme_that_keeps_nothing_keeps_nothing_of_dense_tensors() -> None:
     crowd = Crowd("topk(10%) | values=raw | memory=none")
     crowd.answer(0)
     crowd.server.cancel_round()

@@ -89,7 +89,7 @@ def test_publish_loses_nothing_of_what_was_found_elsewhere() -> None:
         (lambda: Server(weights(), "topk | memory=dgc"), "memory=residual or none"),
         (lambda: Server(weights(), mean="median"), "mean is one of all, senders, sqrt"),
         (lambda: Server(weights(), clip="mean"), "clip is None or 'median'"),
-        (lambda: Server(weights(), plain=["bias"]), "plain names bias"),
+        (lambda: Server(weights(), dense=["bias"]), "dense names bias"),
         (lambda: Server(weights()).broadcast(1.5), "a text or a whole number"),
         (lambda: Client().update(weights()), "no model yet"),
         (lambda: Client("topk(7%)").receive(Server(weights(), STC).broadcast(1)), "give both the same"),

@@ -4,51 +4,43 @@ from __future__ import annotations
 
 import random
 import re
-import warnings
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-if find_spec("flwr") is None:
-    pytest.skip("flwr is not installed", allow_module_level=True)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # Flower's command line, when it is imported
-    from flower_grid import (
-        EXACT,
-        FIRST,
-        NODES,
-        LocalGrid,
-        arrays,
-        frame,
-        learning_app,
-        moved,
-        run,
-        same_bits,
-        start,
-        trained,
-    )
-    from flwr.app import ConfigRecord, Context, RecordDict
-    from flwr.serverapp.strategy import (
-        DifferentialPrivacyServerSideFixedClipping,
-        FedAdam,
-        FedAvg,
-        FedAvgM,
-        FedMedian,
-        FedProx,
-        FedYogi,
-        Krum,
-        Strategy,
-    )
-
-    from sparsewire.flower import Compressed
-    from sparsewire.flower.client import load_client
+from flower_grid import (
+    EXACT,
+    FIRST,
+    NODES,
+    LocalGrid,
+    arrays,
+    frame,
+    learning_app,
+    moved,
+    run,
+    same_bits,
+    start,
+    trained,
+)
+from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedYogi,
+    Krum,
+    Strategy,
+)
 
 from sparsewire.federated import Client, Server
+from sparsewire.flower import Compressed
+from sparsewire.flower.client import load_client
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 

@@ -5,42 +5,34 @@ from __future__ import annotations
 import logging
 import re
 import statistics
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
+from flower_grid import (
+    EXACT,
+    FIRST,
+    NODES,
+    LocalGrid,
+    Tamper,
+    arrays,
+    frame,
+    learning_app,
+    reply_to,
+    run,
+    same_bits,
+    start,
+    travelled,
+)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 from host_ranks import missing
 
-if find_spec("flwr") is None:
-    pytest.skip("flwr is not installed", allow_module_level=True)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # Flower's command line, when it is imported
-    from flower_grid import (
-        EXACT,
-        FIRST,
-        NODES,
-        LocalGrid,
-        Tamper,
-        arrays,
-        frame,
-        learning_app,
-        reply_to,
-        run,
-        same_bits,
-        start,
-        travelled,
-    )
-    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp.strategy import FedAvg
-
-    from sparsewire.flower import Compressed, Limits, make_mod, mod
-    from sparsewire.flower.records import to_record
-
 from sparsewire import InputError, SchemeError
+from sparsewire.flower import Compressed, Limits, make_mod, mod
+from sparsewire.flower.records import to_record
 
 QUIET = {"fraction_evaluate": 0.0}
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
+from flower_grid import EXACT, FIRST, NODES, LocalGrid, arrays, learning_app, run, same_bits, start
+from flwr.app import Array, ArrayRecord, Message
+from flwr.serverapp.strategy import FedAvg
 
-if find_spec("flwr") is None:
-    pytest.skip("flwr is not installed", allow_module_level=True)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # Flower's command line, when it is imported
-    from flower_grid import EXACT, FIRST, NODES, LocalGrid, arrays, learning_app, run, same_bits, start
-    from flwr.app import Array, ArrayRecord, Message
-    from flwr.serverapp.strategy import FedAvg
-
-    from sparsewire.flower import Compressed, Limits
-    from sparsewire.flower import client as flower_client
-    from sparsewire.flower.client import ARRAYS, TREE
-    from sparsewire.flower.records import to_record
+from sparsewire.flower import Compressed, Limits
+from sparsewire.flower import client as flower_client
+from sparsewire.flower.client import ARRAYS, TREE
+from sparsewire.flower.records import to_record
 
 
 def claimed(examples: int, **settings: Any) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def started(monkeypatch):
 
 def test_a_failing_rank_is_an_error_and_leaves_nothing_running(started):
     with pytest.raises(launch.RankError, match=r"rank \d failed: AttributeError.*'nothing'"):
-        launch.launch_ranks("sparsewire.lab:nothing", {}, [launch.Place()] * 2)
+        launch.launch_ranks("sparsewire.lab:nothing", {}, [launch.Endpoint()] * 2)
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 
 
@@ -119,18 +119,18 @@ def test_a_mistake_in_the_scheme_is_told_before_ranks_start(started, capsys):
 
 def test_ranks_that_take_too_long_are_ended(started):
     with pytest.raises(launch.RankError, match=r"did not finish in 0\.1 s"):
-        launch.launch_ranks("rank_jobs:wait", {}, [launch.Place()] * 2, limit=0.1)
+        launch.launch_ranks("rank_jobs:wait", {}, [launch.Endpoint()] * 2, limit=0.1)
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 
 
 def test_ranks_that_tell_something_without_pause_are_ended_in_time_too(started):
     with pytest.raises(launch.RankError, match=r"did not finish in 2 s"):
-        launch.launch_ranks("rank_jobs:chatter", {}, [launch.Place()], lambda event: time.sleep(0.01), limit=2)
+        launch.launch_ranks("rank_jobs:chatter", {}, [launch.Endpoint()], lambda event: time.sleep(0.01), limit=2)
     assert len(started) == 1 and started[0].poll() is not None
 
 
 def test_a_collective_may_take_as_long_as_the_whole(started):
-    assert launch.launch_ranks("rank_jobs:group_limit", {}, [launch.Place()], limit=4321) == [4321.0]
+    assert launch.launch_ranks("rank_jobs:group_limit", {}, [launch.Endpoint()], limit=4321) == [4321.0]
 
 
 LOST = "RuntimeError: [../pair.cc:534] Connection closed by peer [127.0.0.1]:3321"
@@ -156,16 +156,16 @@ def test_of_several_failures_the_one_that_says_most_is_told(failures, finished, 
 
 def test_an_error_is_told_with_its_notes(started):
     with pytest.raises(launch.RankError, match=r"rank 0 failed: ValueError: no gradient; at step 3; try again$"):
-        launch.launch_ranks("rank_jobs:fail", {}, [launch.Place()])
+        launch.launch_ranks("rank_jobs:fail", {}, [launch.Endpoint()])
 
 
 def test_a_rank_that_crashes_is_told_by_its_status(started):
     with pytest.raises(launch.RankError, match=r"rank 0 failed: exit status 7$"):
-        launch.launch_ranks("rank_jobs:crash", {}, [launch.Place()])
+        launch.launch_ranks("rank_jobs:crash", {}, [launch.Endpoint()])
 
 
 def test_a_launcher_that_is_killed_leaves_no_folder(tmp_path):
-    code = "from sparsewire.lab.net.launch import *; launch_ranks('rank_jobs:wait', {}, [Place()])"
+    code = "from sparsewire.lab.net.launch import *; launch_ranks('rank_jobs:wait', {}, [Endpoint()])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as launcher:
         _wait_for(lambda: any(tmp_path.glob("sparsewire-*/store")))

@@ -21,7 +21,7 @@ from sparsewire.lab.net import command as net
 from sparsewire.lab.net import commands
 from sparsewire.lab.net.commands import Commands, rank_environment
 from sparsewire.lab.net.network import Network, obstacle, remove_leftovers
-from sparsewire.lab.net.ranks import Place, _ended
+from sparsewire.lab.net.ranks import Endpoint, _ended
 
 LIMIT = 30.0
 SAY = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -124,7 +124,7 @@ def test_a_failing_rank_ends_the_others_and_its_status_is_told(no_root, capfd):
 
 
 def test_ranks_that_fail_together_are_one_failure(capfd):
-    with Commands(["sh", "-c", "exit 3"], [Place()] * 3) as ranks:
+    with Commands(["sh", "-c", "exit 3"], [Endpoint()] * 3) as ranks:
         until(lambda: all(map(_ended, ranks._processes.values())), "all have ended")
         assert ranks.run() == 3
     assert capfd.readouterr().err.count("ended with status 3") == 1
@@ -143,7 +143,7 @@ def test_both_outputs_are_passed_on_to_their_last_line(no_root, capfd):
 
 def test_lines_of_any_end_and_length_are_passed_on(capfd):
     bar = r"printf '\r10%%'; sleep 0.1; printf '\r20%%\r'; sleep 0.1; printf '\nend\r\n\n'"
-    with Commands(["sh", "-c", rf"{bar}; head -c 500000 /dev/zero | tr '\0' x"], [Place()]) as ranks:
+    with Commands(["sh", "-c", rf"{bar}; head -c 500000 /dev/zero | tr '\0' x"], [Endpoint()]) as ranks:
         assert ranks.run() == 0
     first, second, third, blank, *pieces = capfd.readouterr().out.splitlines()
     assert [first, second, third, blank] == ["[0] 10%", "[0] 20%", "[0] end", "[0] "]
@@ -171,7 +171,7 @@ def test_it_can_be_stopped_while_nobody_reads_its_output(monkeypatch):
         os.write(ours, bytes(65_536))
         monkeypatch.setattr(sys, "stdout", full)
         start = time.monotonic()
-        Commands(["yes"], [Place()] * 2).close()
+        Commands(["yes"], [Endpoint()] * 2).close()
         assert time.monotonic() - start < 20
 
 
@@ -188,21 +188,21 @@ def test_what_ranks_print_while_they_are_stopped_is_passed_on():
 
 def test_output_of_python_is_not_held_back_unless_the_user_wants_so(monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    assert rank_environment(0, [Place()], 1, 1)["PYTHONUNBUFFERED"] == "1"
+    assert rank_environment(0, [Endpoint()], 1, 1)["PYTHONUNBUFFERED"] == "1"
     monkeypatch.setenv("PYTHONUNBUFFERED", "")
-    assert rank_environment(0, [Place()], 1, 1)["PYTHONUNBUFFERED"] == ""
+    assert rank_environment(0, [Endpoint()], 1, 1)["PYTHONUNBUFFERED"] == ""
 
 
 def test_a_process_that_has_hidden_and_holds_the_outputs_is_waited_for_once(monkeypatch, capfd):
-    drain, held = Commands._drain, []
+    drain, held = Commands.drain, []
 
-    def count(ranks):
+    def count(ranks, until):
         held.append(len(ranks._pipes.get_map()))
-        drain(ranks)
+        drain(ranks, until)
 
     monkeypatch.setattr(commands, "GRACE", 0.5)
-    monkeypatch.setattr(Commands, "_drain", count)
-    with Commands(["sh", "-c", "setsid env -i sleep 15 & echo up"], [Place()] * 2) as ranks:
+    monkeypatch.setattr(Commands, "drain", count)
+    with Commands(["sh", "-c", "setsid env -i sleep 15 & echo up"], [Endpoint()] * 2) as ranks:
         assert ranks.run() == 0
     assert held[0] > 0 and not any(held[1:]), "one wait, for all pipes together"
     assert capfd.readouterr().out.count("up") == 2
@@ -343,8 +343,8 @@ def test_two_labs_at_once_do_not_meet(limited):
     listen = "import socket; s = socket.create_server(('10.231.0.1', 4000)); print('up', flush=True); input()"
     with Network(1, "10mbit") as one, Network(1, "10mbit") as other:
         servers = [
-            subprocess.Popen([*places[0].prefix, sys.executable, "-c", listen], stdin=-1, stdout=-1, text=True)
-            for places in (one, other)
+            subprocess.Popen([*endpoints[0].prefix, sys.executable, "-c", listen], stdin=-1, stdout=-1, text=True)
+            for endpoints in (one, other)
         ]
         try:
             assert [server.stdout.readline() for server in servers] == ["up\n"] * 2  # type: ignore[union-attr]
@@ -362,15 +362,15 @@ def qdiscs(prefix: tuple[str, ...]) -> str:
 
 @pytest.mark.root
 def test_rates_are_each_nodes_own_and_can_change(limited):
-    with Network(2, ["10mbit", "unlimited"], per_node=2) as places:
-        assert len(places) == 4 and places[0] == places[1] != places[2]
-        assert "rate 10Mbit" in qdiscs(places[0].prefix) and "tbf" not in qdiscs(places[2].prefix)
-        places.set_rate("20mbit")
-        assert all("rate 20Mbit" in qdiscs(place.prefix) for place in places)
-        places.set_rate("unlimited", node=0)
-        assert "tbf" not in qdiscs(places[0].prefix) and "tbf" in qdiscs(places[2].prefix)
+    with Network(2, ["10mbit", "unlimited"], per_node=2) as endpoints:
+        assert len(endpoints) == 4 and endpoints[0] == endpoints[1] != endpoints[2]
+        assert "rate 10Mbit" in qdiscs(endpoints[0].prefix) and "tbf" not in qdiscs(endpoints[2].prefix)
+        endpoints.set_rate("20mbit")
+        assert all("rate 20Mbit" in qdiscs(endpoint.prefix) for endpoint in endpoints)
+        endpoints.set_rate("unlimited", node=0)
+        assert "tbf" not in qdiscs(endpoints[0].prefix) and "tbf" in qdiscs(endpoints[2].prefix)
     with pytest.raises(InputError, match="closed"):
-        places.set_rate("1mbit")
+        endpoints.set_rate("1mbit")
     with pytest.raises(InputError, match="3 rates for 2 nodes"):
         Network(2, ["1mbit"] * 3)
 

@@ -44,12 +44,12 @@ def fake(monkeypatch) -> list[dict[str, Any]]:
     """Ranks that report at once; what they were told."""
     told: list[dict[str, Any]] = []
 
-    def launch(job: str, order: dict[str, Any], places: Any, on_event: Any, limit: float) -> list[Any]:
-        told.append({**order, "places": len(places)})
+    def launch(job: str, order: dict[str, Any], endpoints: Any, on_event: Any, limit: float) -> list[Any]:
+        told.append({**order, "endpoints": len(endpoints)})
         if order["arm"]["hook"] == "fp16":
             raise RankError("rank 1 failed: RuntimeError: no luck")
         on_event({"step": 1, "loss": 1.0, "seconds": 0.1})
-        return [made(order["arm"]["hook"], order["steps"]) for _ in places]
+        return [made(order["arm"]["hook"], order["steps"]) for _ in endpoints]
 
     monkeypatch.setattr(train, "launch_ranks", launch)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.common.serde import context_from_proto, context_to_proto, message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Context as ContextProto
-from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
-from flwr.supercore.task_identity import TaskIdentity
+import pytest
 
-from sparsewire.flower import mod
-from sparsewire.flower.records import to_record
+pytest.importorskip("flwr")  # skips the tests that import this module
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # Flower's command line, when it is imported
+    from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.common.serde import context_from_proto, context_to_proto, message_from_proto, message_to_proto
+    from flwr.proto.message_pb2 import Context as ContextProto
+    from flwr.proto.message_pb2 import Message as MessageProto
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Strategy
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from sparsewire.flower import mod
+    from sparsewire.flower.records import to_record
 
 Tamper = Callable[[Message], Iterable[Message]]
 CRASHED = 2

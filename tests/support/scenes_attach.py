@@ -104,6 +104,15 @@ def descend(model: nn.Module, rate: float = 0.05) -> None:
     model.zero_grad()
 
 
+def step_alike(stage: Stage, plain: nn.Module, wired: nn.Module, step: int) -> None:
+    """A step of two DDP models, which must give both the same gradients."""
+    for model in (plain, wired):
+        backward(stage, model, step)
+    assert_equal_gradients(wired.module, plain.module)
+    for model in (plain, wired):
+        descend(model.module)
+
+
 def assert_equal_gradients(one: nn.Module, other: nn.Module, **tolerance: float) -> None:
     names = dict(other.named_parameters())
     for name, parameter in one.named_parameters():
@@ -222,12 +231,12 @@ class Ledger:
         """What went in = what came out + what waits."""
         for name in self._names:
             kept = _residual(state, name, self._given[name])
-            total, owed = sum(self._stage.everyones(kept)), sum(self._stage.everyones(self._given[name]))
+            total, given = sum(self._stage.everyones(kept)), sum(self._stage.everyones(self._given[name]))
             found = self._taken[name] * self._stage.size + total
-            torch.testing.assert_close(found, owed, rtol=1e-4, atol=1e-5, msg=name)
+            torch.testing.assert_close(found, given, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def owes_nothing(stage: Stage, scheme: str, kind: str = "plain", **settings: Any) -> None:
+def loses_nothing(stage: Stage, scheme: str, kind: str = "plain", **settings: Any) -> None:
     """Over several steps: the gradients that went in = the means that came out + what the residuals hold."""
     unused = {"find_unused_parameters": True} if kind == "branches" else {}
     wired = stage.ddp(build(kind), **unused)

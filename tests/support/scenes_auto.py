@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import logging
 import time
 from typing import Any
 
 import scenes_state
 import torch
-from scenes_attach import Ledger, assert_equal_gradients, backward, build, descend
+from scenes_attach import Ledger, backward, build, descend, step_alike
 from scenes_state import Run
-from torch_ranks import LIMIT, Stage, dense_kept, raises, same_bits
+from torch_ranks import LIMIT, Stage, dense_kept, logged, raises, same_bits
 
 from sparsewire.errors import CommError, InputError, SchemeError
 from sparsewire.planning.cost.coded import Speeds
@@ -49,30 +48,26 @@ def follow(link: Any, script: dict[int, int]) -> None:
 
 
 def dense_is_plain(stage: Stage, dtype: str = "", kind: str = "plain", **settings: Any) -> dict[str, Any]:
-    """As long as it is dense, gradients are plain DDP's; all but the first step go without the courier."""
+    """As long as it is dense, gradients are plain DDP's; all but the first step go without the communication thread."""
     plain, wired = (stage.ddp(build(kind, dtype), bucket_cap_mb=0.005) for _ in range(2))
     with join(wired, AUTO, **settings) as link:
         follow(link, {})
-        parcels, before = watch_parcels(link), link.stats()["bytes_sent"]
+        queued, before = watch_queued(link), link.stats()["bytes_sent"]
         for step in range(6):
-            for model in (plain, wired):
-                backward(stage, model, step)
-            assert_equal_gradients(wired.module, plain.module)
-            for model in (plain, wired):
-                descend(model.module)
+            step_alike(stage, plain, wired, step)
             assert link.step == step + 1
         stage.assert_same(wired.module)
         assert link.controller.stats()["switches"] == [] and link.stats()["auto"]["choice"] == "dense"
         found = link.stats()
         return {
-            "parcels": parcels,
+            "queued": queued,
             "steps": found["steps"],
             "ratio": (found["bytes_sent"] - before) / found["bytes_dense"],
         }
 
 
 def momentum_is_the_optimizers(stage: Stage, momentum: float) -> list[int]:
-    """With everything sent: SGD behind gain = plain DDP, over dense and compressed steps; the steps of the courier."""
+    """With everything sent: SGD behind gain = plain DDP, dense or compressed; the steps of the communication thread."""
     plain, wired = (stage.ddp(build(), bucket_cap_mb=0.005) for _ in range(2))
     reference = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     optimizer = torch.optim.SGD(wired.parameters(), lr=0.05, momentum=momentum, weight_decay=0.01 if momentum else 0)
@@ -80,7 +75,7 @@ def momentum_is_the_optimizers(stage: Stage, momentum: float) -> list[int]:
     scheme = "auto(ratio=100%) | values=raw | memory=gain(momentum=0.9)"
     with join(wired, scheme, optimizer=optimizer, dense_below=0) as link:
         follow(link, SCRIPT)
-        parcels = watch_parcels(link)
+        queued = watch_queued(link)
         for step in range(20):
             for model, behind in ((plain, reference), (wired, optimizer)):
                 behind.zero_grad()
@@ -89,7 +84,7 @@ def momentum_is_the_optimizers(stage: Stage, momentum: float) -> list[int]:
         assert len(link.stats()["auto"]["switches"]) == len(SCRIPT)
     for one, other in zip(wired.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5)
-    return sorted(set(parcels))
+    return sorted(set(queued))
 
 
 def one_rank_is_told(stage: Stage) -> list[int]:
@@ -98,30 +93,29 @@ def one_rank_is_told(stage: Stage) -> list[int]:
     told: list[int] = []
     with join(wired, AUTO, on_step=(lambda facts: told.append(facts["steps"])) if stage.rank == 0 else None) as link:
         follow(link, {4: 1, 7: 0})
-        for step in range(10):
-            for model in (plain, wired):
-                backward(stage, model, step)
-            if step < 4:
-                assert_equal_gradients(wired.module, plain.module)
-            for model in (plain, wired):
-                descend(model.module)
+        for step in range(4):
+            step_alike(stage, plain, wired, step)
+            stage.assert_same(wired.module)
+        for step in range(4, 10):
+            backward(stage, wired, step)
+            descend(wired.module)
             stage.assert_same(wired.module)
     return told
 
 
-def watch_parcels(link: Any) -> list[int]:
-    """The steps of which the courier gets a bucket."""
-    seen, send = [], link._courier.send
+def watch_queued(link: Any) -> list[int]:
+    """The steps of which the communication thread gets a bucket."""
+    seen, send = [], link._comm_thread.send
 
     def watch(*args: Any) -> Any:
         seen.append(link.step)
         return send(*args)
 
-    link._courier.send = watch
+    link._comm_thread.send = watch
     return seen
 
 
-def owes_nothing(stage: Stage, kind: str = "plain", scheme: str = AUTO, **settings: Any) -> list[str]:
+def loses_nothing(stage: Stage, kind: str = "plain", scheme: str = AUTO, **settings: Any) -> list[str]:
     """Over dense and compressed steps: the gradients that went in = the means that came out + what waits."""
     unused = {"find_unused_parameters": True} if kind == "branches" else {}
     wired = stage.ddp(build(kind), bucket_cap_mb=0.005, **unused)
@@ -174,32 +168,23 @@ def resumes_exactly(stage: Stage, folder: str, stop: int, scheme: str = AUTO) ->
 
 def chooses_alone(stage: Stage) -> tuple[str, list[dict[str, Any]], int]:
     """Its own measurements and decisions, on a clock that makes every all_reduce of a bucket slow."""
-    told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("sparsewire")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
     wired = stage.ddp(build(), bucket_cap_mb=0.005)
-    try:
-        with attach(wired, AUTO) as link:
-            span, late = link.times.span, [0.0]
-            timer = link.times.timer
-            link.times.timer = lambda: timer() + late[0]  # time passes in dense exchanges, and nowhere else
+    with logged() as lines, attach(wired, AUTO) as link:
+        span, late = link.times.span, [0.0]
+        timer = link.times.timer
+        link.times.timer = lambda: timer() + late[0]  # time passes in dense exchanges, and nowhere else
 
-            def slow(begun: float) -> None:
-                late[0] += 1.0
-                span(begun)
+        def slow(begun: float) -> None:
+            late[0] += 1.0
+            span(begun)
 
-            link.times.span = slow
-            for step in range(6):
-                backward(stage, wired, step)
-                descend(wired.module)
-            stage.assert_same(wired.module)
-            stats = link.stats()["auto"]
-    finally:
-        logger.removeHandler(handler)
-    return stats["choice"], stats["switches"], sum("auto: from step" in line for line in told)
+        link.times.span = slow
+        for step in range(6):
+            backward(stage, wired, step)
+            descend(wired.module)
+        stage.assert_same(wired.module)
+        stats = link.stats()["auto"]
+    return stats["choice"], stats["switches"], sum("auto: from step" in line for line in lines)
 
 
 def refuses(stage: Stage) -> None:

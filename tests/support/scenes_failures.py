@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from scenes_attach import assert_equal_gradients, backward, build, descend
+from scenes_attach import assert_equal_gradients, backward, build, descend, step_alike
 from scenes_state import Run
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch_ranks import EXACT, Stage, raises, told
@@ -29,7 +29,7 @@ SCHEME = "topk(5%) | memory=residual"
 
 
 def is_killed(stage: Stage, folder: str, victim: int, at: int, timeout: float) -> dict[str, Any]:
-    """Trains, saves every fifth step; one rank dies in the middle of step `at`, on its courier's thread."""
+    """Trains, saves every fifth step; one rank dies in the middle of step `at`, on its communication thread."""
     run = Run(stage, timeout=timeout)
     gather = run.link.comm.all_gather
 
@@ -138,16 +138,12 @@ def comes_and_goes(stage: Stage, kind: str = "plain") -> None:
         for step in range(4):
             if step == 2:
                 link.detach()
-            for model in (plain, wired):
-                backward(stage, model, 10 * round_ + step)
-            assert_equal_gradients(wired.module, plain.module)
-            for model in (plain, wired):
-                descend(model.module)
+            step_alike(stage, plain, wired, 10 * round_ + step)
         assert link.stats()["steps"] == 2
 
 
 def two_links_at_once(stage: Stage) -> None:
-    """Two models, each with a link of its own: couriers do not mix."""
+    """Two models, each with a link of its own: communication threads do not mix."""
     models = [stage.ddp(build()) for _ in range(2)]
     plain = stage.ddp(build())
     comms: list[Communicator] = []
@@ -251,17 +247,13 @@ def detaches_in_on_step(stage: Stage) -> None:
     plain, wired = stage.ddp(build()), stage.ddp(build())
     link = attach(wired, EXACT, on_step=lambda told: link.detach() if told["steps"] == 2 else None)
     for step in range(5):
-        for model in (plain, wired):
-            backward(stage, model, step)
-        assert_equal_gradients(wired.module, plain.module)
-        for model in (plain, wired):
-            descend(model.module)
+        step_alike(stage, plain, wired, step)
     assert link.step == 2
     link.detach()
-    couriers = [thread for thread in threading.enumerate() if "sparsewire" in thread.name]
-    for thread in couriers:  # it ends by itself, as soon as all ranks have come
+    threads = [thread for thread in threading.enumerate() if "sparsewire" in thread.name]
+    for thread in threads:  # it ends by itself, as soon as all ranks have come
         thread.join(20)
-    assert not any(thread.is_alive() for thread in couriers)
+    assert not any(thread.is_alive() for thread in threads)
     with attach(wired, EXACT):
         backward(stage, wired, 0)
 

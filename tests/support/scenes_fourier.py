@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import torch
-from scenes_attach import owes_nothing, stays_in_step
+from scenes_attach import loses_nothing, stays_in_step
 from torch_ranks import Stage
 
 from sparsewire.torch import theta_schedule
@@ -30,13 +30,13 @@ class Counting(TorchFourier):
 
 
 def computes(stage: Stage, scheme: str) -> list[str]:
-    """Ranks stay in step and owe nothing."""
-    module, engine = sys.modules["sparsewire.torch.attach"], Counting()
+    """Ranks stay in step, and nothing is lost."""
+    module, engine = sys.modules["sparsewire.torch.ddp.attach"], Counting()
     kept = module.fourier_for
     module.fourier_for = lambda *_: engine
     try:
         stays_in_step(stage, scheme, steps=8)
-        owes_nothing(stage, scheme)
+        loses_nothing(stage, scheme)
     finally:
         module.fourier_for = kept
     return sorted(engine.asked)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-
 from scenes_state import SCHEME, Run, expect
-from torch_ranks import Stage, assert_same_state
+from torch_ranks import Stage, assert_same_state, logged
 
 from sparsewire.torch import attach, load, save
 
@@ -27,21 +25,13 @@ def two_links_in_one_folder(stage: Stage, folder: str) -> None:
         run.link.detach()
 
 
-def detaches_with_debts(stage: Stage) -> str:
-    """What was said; the state can still be read, and a new link goes on from it."""
-    told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("sparsewire")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+def detaches_with_unsent_gradients(stage: Stage) -> str:
+    """What was logged; the state can still be read, and a new link goes on from it."""
     whole, first = Run(stage), Run(stage)
-    try:
+    with logged() as lines:
         whole.train(4)
         first.train(2)
         first.link.detach()
-    finally:
-        logger.removeHandler(handler)
     state = first.link.state_dict()
     first.link = attach(first.model, SCHEME)
     first.link.load_state_dict(state)
@@ -49,4 +39,4 @@ def detaches_with_debts(stage: Stage) -> str:
     whole.assert_same(first)
     for run in (whole, first):
         run.link.detach()
-    return " ".join(told)
+    return " ".join(lines)

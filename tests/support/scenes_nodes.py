@@ -21,14 +21,14 @@ from sparsewire.torch import attach, deal, load, load_dcp, save, save_dcp
 SCHEME = "topk(5%) | values=qsgd(bits=5) | memory=residual"
 
 
-def owed(folder: Path, name: str) -> torch.Tensor:
+def unsent(folder: Path, name: str) -> torch.Tensor:
     """The mean of what the ranks that saved still owe of a parameter."""
     (whole,) = deal(read_all(folder), 1)
     return spread(sparse_kept(whole)[name]) if name in sparse_kept(whole) else dense_kept(whole)[name]
 
 
 def moves_between_machines(stage: Stage, folder: str) -> None:
-    """What is owed stays, entry by entry, with machines and without; and what was saved alike is loaded as it is."""
+    """What is unsent stays, entry by entry, with machines and without; and what was saved alike is loaded as it is."""
     before = None
     for turn, nodes in enumerate((2, None, 4, 2)):
         run, here, there = Run(stage, kind="words", nodes=nodes), Path(folder) / f"{turn}", Path(folder) / f"{turn - 1}"
@@ -38,7 +38,7 @@ def moves_between_machines(stage: Stage, folder: str) -> None:
             run.train(3)
         save(run.link, here)
         stage.group.barrier().wait()
-        found = [owed(here, name) for name in ("dense.middle.weight", "words.weight")]
+        found = [unsent(here, name) for name in ("dense.middle.weight", "words.weight")]
         assert all(kept.any() for kept in found)
         for one, other in zip(found, before or found, strict=True):
             torch.testing.assert_close(one, other)

@@ -84,14 +84,14 @@ def sends_what_waited_once(stage: Stage, folder: str, memory: str, **change: Any
     first.link.detach()
     second = Run(stage, "one", scheme=scheme, **{"dense_below": 10, **change})
     second.load(folder)
-    owed = set(second.link.averager.states.by_name)
+    kept = set(second.link.averager.states.by_name)
     for step in range(3, 7):
         expected = _plain_mean(stage, second.model, step)
         second.model.zero_grad()
         _loss(stage, second.model, step).backward()
         same = torch.allclose(second.model.module.middle.bias.grad, expected, atol=1e-6)
         assert same == (step > 3), step
-    assert "middle.bias" in owed and "middle.bias" not in second.link.averager.states.by_name
+    assert "middle.bias" in kept and "middle.bias" not in second.link.averager.states.by_name
     assert "middle.weight" in second.link.averager.states.by_name
     second.link.detach()
 

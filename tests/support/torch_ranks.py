@@ -9,11 +9,12 @@ import contextlib
 import faulthandler
 import importlib
 import json
+import logging
 import math
 import signal
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -68,6 +69,21 @@ def raises(kind: type[BaseException] | tuple[type[BaseException], ...], call: Ca
     except kind as error:
         return told(error)
     raise AssertionError(f"no {kind}")
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[str]]:
+    """The lines that sparsewire logs meanwhile."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("sparsewire")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -67,7 +67,7 @@ def test_bytes_and_ratio_are_logged(facts: list[dict[str, Any]], folder: Path) -
 
 
 def test_the_link_is_detached_at_the_end(facts: list[dict[str, Any]]) -> None:
-    assert [rank["couriers"] for rank in facts] == [0] * RANKS
+    assert [rank["comm_threads"] for rank in facts] == [0] * RANKS
 
 
 def test_a_strategy_without_ddp_is_refused(facts: list[dict[str, Any]]) -> None:
@@ -287,7 +287,7 @@ def main(folder: Path) -> dict[str, Any]:
     facts["damaged"] = refusal_of_damage(middle)
     facts |= scaled(weights)
     facts |= with_adam(folder)
-    facts["couriers"] = sum(thread.name == "sparsewire-courier" for thread in threading.enumerate())
+    facts["comm_threads"] = sum(thread.name == "sparsewire-comm" for thread in threading.enumerate())
     facts["refused"] = refusal()
     return facts
 

@@ -73,19 +73,19 @@ def test_ranks_hold_the_same_bits_after_fifty_lossy_steps(ranks: Pool, scheme: s
 
 
 @pytest.mark.parametrize("scheme", LOSSY)
-def test_residuals_hold_exactly_what_is_still_owed(ranks: Pool, scheme: str) -> None:
-    ranks.play("attach.owes_nothing", scheme=scheme)
+def test_residuals_hold_exactly_what_is_not_sent_yet(ranks: Pool, scheme: str) -> None:
+    ranks.play("attach.loses_nothing", scheme=scheme)
 
 
 def test_one_threshold_keeps_ranks_in_step_and_loses_nothing(ranks: Pool) -> None:
     fell = ranks.play("attach.stays_in_step", scheme=LOSSY[0], select_per="model")
     assert max(fell) < 0.5
-    ranks.play("attach.owes_nothing", scheme=LOSSY[0], select_per="model")
+    ranks.play("attach.loses_nothing", scheme=LOSSY[0], select_per="model")
 
 
 @pytest.mark.parametrize("per", ["parameter", "bucket", "model"])
 def test_nothing_is_lost_on_parameters_that_are_not_always_used(ranks: Pool, per: str) -> None:
-    ranks.play("attach.owes_nothing", scheme="topk(5%) | memory=residual", kind="branches", select_per=per)
+    ranks.play("attach.loses_nothing", scheme="topk(5%) | memory=residual", kind="branches", select_per=per)
 
 
 @pytest.mark.parametrize("when", ["attached", "detached"])

@@ -10,16 +10,16 @@ from torch_pool import Pool
 
 
 @pytest.mark.parametrize("dtype", ["", "float64"])
-def test_dense_steps_are_plain_ddps_and_go_without_the_courier(ranks: Pool, dtype: str) -> None:
+def test_dense_steps_are_plain_ddps_and_go_without_the_comm_thread(ranks: Pool, dtype: str) -> None:
     for found in ranks.play("auto.dense_is_plain", dtype=dtype):
-        assert set(found["parcels"]) == {0} and found["steps"] == 6
+        assert set(found["queued"]) == {0} and found["steps"] == 6
         assert 1 < found["ratio"] < 1.1  # with what the ranks agree on
 
 
 @pytest.mark.parametrize("settings", [{"kind": "words"}, {"clip_norm": 1e6}])
 def test_what_needs_the_averager_goes_through_it(ranks: Pool, settings: dict[str, Any]) -> None:
     for found in ranks.play("auto.dense_is_plain", **settings):
-        assert set(found["parcels"]) == set(range(6))
+        assert set(found["queued"]) == set(range(6))
 
 
 def test_a_callback_may_be_of_one_rank_alone(ranks: Pool) -> None:
@@ -28,7 +28,7 @@ def test_a_callback_may_be_of_one_rank_alone(ranks: Pool) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "words", "branches"])
 def test_no_switch_loses_anything(ranks: Pool, kind: str) -> None:
-    for ways in ranks.play("auto.owes_nothing", kind=kind):
+    for ways in ranks.play("auto.loses_nothing", kind=kind):
         assert ways[:16] == ["dense"] * 3 + ["sparse"] * 4 + ["dense"] * 3 + ["sparse"] * 6
 
 
@@ -48,7 +48,7 @@ def test_with_a_gain_too(ranks: Pool, tmp_path: Path, stop: int) -> None:
 
 
 def test_behind_gain_dense_steps_are_plain_where_the_optimizer_has_the_momentum(ranks: Pool) -> None:
-    """Only the first step, compressed ones, and the first dense one after these need the courier."""
+    """Only the first step, compressed ones, and the first dense one after these need the communication thread."""
     for found in ranks.play("auto.momentum_is_the_optimizers", ranks=2, momentum=0.9)[:2]:
         assert found == [0, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17]
     for found in ranks.play("auto.momentum_is_the_optimizers", ranks=2, momentum=0.0)[:2]:

@@ -73,7 +73,7 @@ def test_it_ends_with_its_context() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["superneurons(theta=0.7)", "topk(5%) | transform=dct | memory=residual"])
-def test_ranks_whose_transforms_torch_computes_stay_in_step_and_owe_nothing(ranks: Pool, scheme: str) -> None:
+def test_ranks_whose_transforms_torch_computes_stay_in_step_and_lose_nothing(ranks: Pool, scheme: str) -> None:
     assert all(asked == ["forward", "inverse"] for asked in ranks.play("fourier.computes", scheme=scheme, ranks=2)[:2])
 
 

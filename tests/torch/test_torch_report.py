@@ -59,5 +59,5 @@ def test_a_sparse_gradient_never_becomes_dense(ranks: Pool) -> None:
 
 
 @pytest.mark.parametrize("values", ["qsgd(bits=2)", "half", "raw"])
-def test_a_sparse_gradient_owes_nothing(ranks: Pool, values: str) -> None:
-    ranks.play("attach.owes_nothing", scheme=f"topk(5%) | values={values} | memory=residual", kind="words")
+def test_a_sparse_gradient_loses_nothing(ranks: Pool, values: str) -> None:
+    ranks.play("attach.loses_nothing", scheme=f"topk(5%) | values={values} | memory=residual", kind="words")

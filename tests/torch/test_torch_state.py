@@ -126,8 +126,8 @@ def test_two_links_in_one_folder_need_two_names(ranks: Pool, tmp_path: Path) -> 
     ranks.play("links.two_links_in_one_folder", folder=str(tmp_path))
 
 
-def test_detaching_says_what_is_still_owed_and_keeps_it(ranks: Pool) -> None:
-    for told in ranks.play("links.detaches_with_debts"):
+def test_detaching_says_what_is_not_sent_yet_and_keeps_it(ranks: Pool) -> None:
+    for told in ranks.play("links.detaches_with_unsent_gradients"):
         assert "not sent yet" in told and "state_dict" in told
 
 

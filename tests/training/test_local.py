@@ -253,7 +253,7 @@ def test_buffers_that_are_no_statistics_stay_as_they_are() -> None:
         for step in range(3):
             descend(model, optimizer, batch(comm.rank, step))
         link.detach()
-        assert link.stats()["spoiled"] == 0
+        assert link.stats()["nonfinite"] == 0
         assert model.mask.isinf().all() and (model.table == 0.1).all() and (model.third == 0.1).all()
 
     on_ranks(fn)
@@ -308,7 +308,7 @@ def test_other_number_types_meet_as_well(dtype: torch.dtype) -> None:
     torch.testing.assert_close(ends[0], torch.linspace(0.5, 1.5, 40).to(dtype), rtol=0.01, atol=0.01)
 
 
-# --- rounds that a rank spoils ---
+# --- rounds in which a rank is not finite ---
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
@@ -329,14 +329,14 @@ def test_one_ranks_nan_sends_all_back_to_the_common_weights(
         run.train(12)
         run.link.meet()
         after = run.link.state_dict()
-        assert run.link.stats()["spoiled"] >= 1
+        assert run.link.stats()["nonfinite"] >= 1
         for key in ("buffers", "outer", "common"):
             assert str(before[key]) == str(after[key])
         assert all(tensor.isfinite().all() for tensor in run.model.state_dict().values())
         for state in run.optimizer.state.values():
             assert all(kept.isfinite().all() for kept in state.values())
         run.train(30)
-        assert run.link.stats()["spoiled"] <= 2
+        assert run.link.stats()["nonfinite"] <= 2
         run.link.detach()
         return run.bits()
 

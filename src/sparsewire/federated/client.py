@@ -1,4 +1,4 @@
-"""`Client`: one participant. It keeps what it could not send, and what it sent until the server has counted it."""
+"""`Client` takes part in federated rounds. It keeps what it did not send, and what it sent until that is counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparsewire.frames.wire import Data
 
 from .coding import Coder, open_patch, open_weights
 from .envelope import MODEL, PATCH, Down, Up, unpack_down, unpack_model, unpack_rounds
-from .model import DIGEST_SIZE, PLAIN_BELOW, Facts, Model, Tensor, Weights, framed, tensors_of
+from .model import DENSE_BELOW, DIGEST_SIZE, Facts, Model, TensorInfo, Weights, framed, tensors_of
 from .round import STATE_VERSION, ClientId
 from .saved import buffers, checked_id, data, demand, reading, text, whole
 
@@ -28,7 +28,7 @@ MAX_ELEMENTS = 2**31
 
 @dataclass(frozen=True)
 class Pending:
-    """What was sent in a round of which the end is not known here yet, and the digest of the model it started from."""
+    """An update whose round has not ended, as far as this client knows, and the digest of the model it started from."""
 
     round: int
     digest: bytes
@@ -40,14 +40,14 @@ class Client:
 
     scheme: for the way up; None takes the server's word for it. name: which client this is, for randomness that differs
     between them. max_elements: of the largest model that it accepts. weights: the server's initial ones, if they came
-    with the application: with the server's `scheme_up`, `scheme_down`, `plain` and `plain_below`, and after
+    with the application: with the server's `scheme_up`, `scheme_down`, `dense` and `dense_below`, and after
     `server.broadcast(client, base=0)` the first message need not bring them.
     """
 
     def __init__(
         self, scheme: Spec | None = None, *, name: ClientId = "", seed: int = 0, max_elements: int = MAX_ELEMENTS,
-        weights: Mapping[str, Any] | None = None, scheme_down: Spec | None = None, plain: Iterable[str] = (),
-        plain_below: int = PLAIN_BELOW,
+        weights: Mapping[str, Any] | None = None, scheme_down: Spec | None = None, dense: Iterable[str] = (),
+        dense_below: int = DENSE_BELOW,
     ) -> None:  # fmt: skip
         self.name, self.seed, self.max_elements = name, seed, max_elements
         self._wanted = None if scheme is None else _plan(scheme)
@@ -59,7 +59,7 @@ class Client:
         self._pending: Pending | None = None
         self.round, self._last = -1, -1  # `_last`: the last round for which an update was made
         if weights is not None:
-            self._begin(Model.of(weights, frozenset(plain), plain_below), scheme_down)
+            self._begin(Model.of(weights, frozenset(dense), dense_below), scheme_down)
 
     def _begin(self, model: Model, scheme_down: Spec | None) -> None:
         if self._wanted is None:
@@ -70,7 +70,7 @@ class Client:
 
     @property
     def sent(self) -> dict[str, Sparse]:
-        """What went out last, by tensor; momentum masking zeroes a local optimizer's momentum there."""
+        """The last update, by tensor; momentum masking zeroes a local optimizer's momentum there."""
         return {} if self._pending is None else dict(self._pending.sent)
 
     @property
@@ -79,7 +79,7 @@ class Client:
         return self._known.arrays()
 
     def residual(self) -> Weights:
-        """What was not sent, by tensor; what is on its way is not in it."""
+        """Changes that were not sent, by tensor, without the update that is pending."""
         return {name: kept["residual"].copy() for name, kept in self._states.items()}
 
     @property
@@ -125,10 +125,10 @@ class Client:
     def _opened(self, down: Down) -> tuple[Model, tuple[Coder, Coder]]:
         if down.kind == MODEL:
             texts, tensors, body = unpack_model(down.body, self.max_elements)
-            found = self._coders(*texts)
-            for coder in found:
+            coders = self._coders(*texts)
+            for coder in coders:
                 coder.check(tensors)
-            return open_weights(body, tensors), found
+            return open_weights(body, tensors), coders
         if self._coder is None or self._down is None:
             raise StaleBase("this client has no model yet: server.broadcast(client, base=-1) sends it")
         schemes = self._coder, self._down
@@ -159,7 +159,7 @@ class Client:
         self._last = down.counted - 1 if went_back else max(self._last, down.counted - 1)
 
     def _take_back(self, pending: Pending) -> None:
-        """What was sent in vain waits for the next update, unless the scheme keeps nothing."""
+        """An update that was not counted goes back into the residual, unless the scheme keeps nothing."""
         if self._coder is None or not self._coder.scheme.memory.buffers:
             return
         for name, sent in pending.sent.items():
@@ -183,22 +183,24 @@ class Client:
             raise InputError(f"an update of round {self.round} was made already: send that, or receive() a new round")
         local = model.read(weights)
         with np.errstate(over="ignore"):
-            changes = {one.name: model.flat[one.name] - local[one.name] + self._returned(one) for one in model.tensors}
+            changes = {
+                info.name: model.flat[info.name] - local[info.name] + self._returned(info) for info in model.tensors
+            }
         sending = coder.seal(model.tensors, changes, self._states, self.round)
         if not sending.finite:
             raise InputError("the change is too large for its number type; nothing was sent, the residual is kept")
         message = Up(self.round, int(examples), model.digest, sending.body).pack()
         sending.keep()
-        for one in model.tensors:
-            if one.plain:
-                self._states.pop(one.name, None)  # all of it is on its way
+        for info in model.tensors:
+            if info.dense:
+                self._states.pop(info.name, None)  # all of it is on its way
         self._pending = Pending(self.round, model.digest, dict(zip(model.flat, sending.sent, strict=True)))
         self._last = self.round
         return message
 
-    def _returned(self, one: Tensor) -> Any:
-        """What of a plain tensor was sent in vain; compressed ones have a memory that adds it."""
-        return self._states[one.name]["residual"] if one.plain and one.name in self._states else 0
+    def _returned(self, info: TensorInfo) -> Any:
+        """The change of a dense tensor that was sent but not counted; compressed tensors have a memory that adds it."""
+        return self._states[info.name]["residual"] if info.dense and info.name in self._states else 0
 
     # --- saving ---
 
@@ -221,7 +223,7 @@ class Client:
             "kind": "federated client", "version": STATE_VERSION, "name": self.name, "seed": self.seed,
             "max_elements": self.max_elements, "wanted": None if self._wanted is None else str(self._wanted),
             "round": self.round if keeps else -1, "last": self._last, "states": self._states,
-            "schemes": [str(one.scheme) for one in (self._coder, self._down) if one is not None],
+            "schemes": [str(coder.scheme) for coder in (self._coder, self._down) if coder is not None],
             "tensors": self._facts,
             "weights": dict(self._model.flat) if keeps and self._model is not None else None,
             "pending": pending,
@@ -241,7 +243,7 @@ class Client:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._facts = copied(state["tensors"])
-        tensors, schemes = framed(tensors_of(self._facts)), [text(one) for one in state["schemes"]]
+        tensors, schemes = framed(tensors_of(self._facts)), [text(scheme) for scheme in state["schemes"]]
         demand(len(schemes) == (2 if tensors else 0), f"a client with {len(schemes)} schemes")
         if schemes:
             self._coder, self._down = self._coders(*schemes)
@@ -252,21 +254,21 @@ class Client:
         self._states = buffers(state["states"], tensors, self._kept_of)
         self._pending = None if state["pending"] is None else self._loaded(state["pending"], tensors)
 
-    def _kept_of(self, one: Tensor) -> tuple[str, ...]:
+    def _kept_of(self, info: TensorInfo) -> tuple[str, ...]:
         assert self._coder is not None
         return self._coder.scheme.memory.buffers
 
-    def _loaded(self, pending: Any, tensors: Sequence[Tensor]) -> Pending:
+    def _loaded(self, pending: Any, tensors: Sequence[TensorInfo]) -> Pending:
         assert self._coder is not None
         round_, digest, saved = pending
         demand(whole(round_) <= self._last and len(data(digest)) == DIGEST_SIZE, "the update on its way")
         sent = {}
-        for one in tensors:
-            plan, shape = self._coder.scheme_of(one), self._coder.shape_of(one)
-            indices, values, width = saved[one.name]
+        for info in tensors:
+            plan, shape = self._coder.scheme_of(info), self._coder.shape_of(info)
+            indices, values, width = saved[info.name]
             transform = None if plan.transform.is_identity else plan.transform.fitted(shape)
-            sent[one.name] = Sparse(indices, values, shape, one.dtype, whole(width, 1), transform)
-            demand(kernels.all_finite(sent[one.name].work_values), f"what was sent of {one.name!r}")
+            sent[info.name] = Sparse(indices, values, shape, info.dtype, whole(width, 1), transform)
+            demand(kernels.all_finite(sent[info.name].work_values), f"what was sent of {info.name!r}")
         return Pending(round_, digest, sent)
 
 

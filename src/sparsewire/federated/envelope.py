@@ -18,7 +18,7 @@ from sparsewire.core.binary import Reader, text, varint
 from sparsewire.errors import HeaderError, InputError, LimitExceeded
 from sparsewire.frames.wire import DOWN_MAGIC, UP_MAGIC, VERSION, Data, checked, with_checksum
 
-from .model import DIGEST_SIZE, MOST_DIMENSIONS, MOST_NAME, MOST_TENSORS, STORED, Tensor
+from .model import DIGEST_SIZE, MOST_DIMENSIONS, MOST_NAME, MOST_TENSORS, STORED, TensorInfo
 
 MODEL, ROUNDS, PATCH = range(3)
 MOST_SCHEME = 4096
@@ -83,7 +83,7 @@ def _opened(data: Data, magic: bytes) -> Reader:
 
 
 def pack_rounds(rounds: Sequence[bytes]) -> bytes:
-    return b"".join(part for one in rounds for part in (varint(len(one)), one))
+    return b"".join(part for body in rounds for part in (varint(len(body)), body))
 
 
 def unpack_rounds(body: Data, count: int) -> list[memoryview]:
@@ -99,19 +99,19 @@ def unpack_rounds(body: Data, count: int) -> list[memoryview]:
 # --- a model ---------------------------------------------------------------------------------------------------------
 
 
-def pack_model(schemes: tuple[str, str], tensors: Sequence[Tensor], weights: bytes) -> bytes:
+def pack_model(schemes: tuple[str, str], tensors: Sequence[TensorInfo], weights: bytes) -> bytes:
     if len(tensors) > MOST_TENSORS:
         raise InputError(f"{len(tensors)} tensors, a message has at most {MOST_TENSORS}; join some")
-    heads = [part for one in tensors for part in _pack_tensor(one)]
+    heads = [part for info in tensors for part in _pack_tensor(info)]
     return b"".join([*map(text, schemes), varint(len(tensors)), *heads, weights])
 
 
-def _pack_tensor(one: Tensor) -> list[bytes]:
-    flags = bytes([STORED.index(one.stored) << 1 | one.plain, len(one.shape)])
-    return [text(one.name), flags, *map(varint, one.shape)]
+def _pack_tensor(info: TensorInfo) -> list[bytes]:
+    flags = bytes([STORED.index(info.stored) << 1 | info.dense, len(info.shape)])
+    return [text(info.name), flags, *map(varint, info.shape)]
 
 
-def unpack_model(body: Data, most_elements: int) -> tuple[tuple[str, str], list[Tensor], memoryview]:
+def unpack_model(body: Data, most_elements: int) -> tuple[tuple[str, str], list[TensorInfo], memoryview]:
     """(the schemes for the way up and down, the tensors, the bytes of their frames)."""
     reader = Reader(memoryview(body))
     schemes = reader.text(MOST_SCHEME), reader.text(MOST_SCHEME)
@@ -119,19 +119,19 @@ def unpack_model(body: Data, most_elements: int) -> tuple[tuple[str, str], list[
     if count > min(MOST_TENSORS, reader.left):
         raise HeaderError(f"a model of {count} tensors in {reader.left} bytes")
     tensors = [_unpack_tensor(reader) for _ in range(count)]
-    if len({one.name for one in tensors}) != count:
+    if len({info.name for info in tensors}) != count:
         raise HeaderError("two tensors have one name")
-    if sum(one.size for one in tensors) > most_elements:
+    if sum(info.size for info in tensors) > most_elements:
         raise LimitExceeded(f"a model of more than max_elements={most_elements} elements")
     return schemes, tensors, reader.take(reader.left)
 
 
-def _unpack_tensor(reader: Reader) -> Tensor:
+def _unpack_tensor(reader: Reader) -> TensorInfo:
     name, flags, dimensions = reader.text(MOST_NAME), reader.byte(), reader.byte()
     if flags >> 1 >= len(STORED) or dimensions > MOST_DIMENSIONS or not name:
         raise HeaderError(f"a tensor {name!r} of the type {flags >> 1} with {dimensions} dimensions")
     shape = tuple(reader.varint() for _ in range(dimensions))
-    one = Tensor(name, shape, STORED[flags >> 1], bool(flags & 1))
-    if not one.is_valid:
+    info = TensorInfo(name, shape, STORED[flags >> 1], bool(flags & 1))
+    if not info.is_valid:
         raise HeaderError(f"a tensor {name!r} that no server sends")
-    return one
+    return info

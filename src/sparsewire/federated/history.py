@@ -1,6 +1,6 @@
-"""What the server has sent in the last rounds, from which clients that missed some are brought up to date.
+"""The server's messages of the last rounds, which bring clients that missed some of them up to date.
 
-As much is kept as is worth it: once the rounds together take more bytes than the model, the oldest are dropped.
+Once the rounds together take more bytes than the model, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -45,18 +45,13 @@ class History:
             self.size -= len(self.rounds.popleft())
             self.first += 1
 
-    @property
-    def made_size(self) -> int:
-        """Bytes of the messages that are kept for other clients of this round."""
-        return self._made_size + (0 if self._whole is None else len(self._whole[1]))
-
     def message(self, model: Model, base: int | None, counted: int, scheme_up: Scheme) -> bytes:
         """The smallest that leads a client from round `base`, or from nothing, to the model as it is now."""
         now = self.first + len(self.rounds)
-        known = base if base is not None and self.first <= base <= now else None
-        made = None if known is None else self._since(model, known)
+        start = base if base is not None and self.first <= base <= now else None
+        made = None if start is None else self._since(model, start)
         kind, body = made or self._all(model, scheme_up)
-        return Down(kind, now, now if known is None else known, counted, model.digest, body).pack()
+        return Down(kind, now, now if start is None else start, counted, model.digest, body).pack()
 
     def _all(self, model: Model, scheme_up: Scheme) -> Made:
         if self._whole is None:
@@ -98,9 +93,10 @@ class History:
 
 
 def _least_patch(missed: Sequence[bytes]) -> int:
-    """Bytes of the weights that the round with the most entries has changed: told by the frames' heads."""
-    frames = (unpack_message(body) for body in missed)
-    return max((sum(one.count * one.width * ITEM_SIZES[one.dtype] for one in some) for some in frames), default=0)
+    """Bytes of the weights that the round with the most entries has changed, read from the frames' heads."""
+    rounds = (unpack_message(body) for body in missed)
+    sizes = (sum(part.count * part.width * ITEM_SIZES[part.dtype] for part in frames) for frames in rounds)
+    return max(sizes, default=0)
 
 
 def _changed(parts: Sequence[Sparse]) -> Array:

@@ -1,4 +1,4 @@
-"""What the server demands of an update before it counts it. Bytes may come from anyone."""
+"""The checks that an update must pass before the server counts it. Its bytes may come from anyone."""
 
 from __future__ import annotations
 
@@ -122,20 +122,20 @@ class Inbox:
     def _norm(self, parts: Sequence[Sparse], model: Model) -> float:
         if not all(kernels.all_finite(part.work_values) for part in parts):
             raise _Doubt("its update has numbers that are not finite")
-        found, most = _norm_of(parts, model), self.most_norm(model)
-        if found > most:
+        size, most = _norm_of(parts, model), self.most_norm(model)
+        if size > most:
             raise _Doubt(
-                f"its update has the norm {found:.3g}, the server takes up to {most:.3g} (max_norm, norm_ratio)"
+                f"its update has the norm {size:.3g}, the server takes up to {most:.3g} (max_norm, norm_ratio)"
             )
-        counters = (part for part, one in zip(parts, model.tensors, strict=True) if one.is_whole)
+        counters = (part for part, info in zip(parts, model.tensors, strict=True) if info.is_whole)
         if max(map(_largest, counters), default=0) > 2 * MOST_WHOLE:
             raise _Doubt("its update changes a whole number by more than 2**53")
-        return found
+        return size
 
     def most_norm(self, model: Model) -> float:
         if self.limits.max_norm is not None or self.limits.norm_ratio is None:
             return self.limits.max_norm or math.inf
-        count = sum(one.size for one in model.tensors if not one.is_whole)
+        count = sum(info.size for info in model.tensors if not info.is_whole)
         own = max(model.norm, math.sqrt(count))
         usual = max(statistics.median(self.norms), LEAST_NORM * own) if len(self.norms) >= ENOUGH else own
         return self.limits.norm_ratio * usual
@@ -144,7 +144,7 @@ class Inbox:
 def _norm_of(parts: Sequence[Sparse], model: Model) -> float:
     """The norm of what changes weights; counters of batches, say, would hide it."""
     both = zip(parts, model.tensors, strict=True)
-    return norm(part.work_values for part, one in both if not one.is_whole)
+    return norm(part.work_values for part, info in both if not info.is_whole)
 
 
 def _largest(part: Sparse) -> float:
@@ -157,7 +157,7 @@ class _Doubt(Exception):
 
 def _check_base(up: Up, model: Model, round_: int) -> None:
     if up.round != round_:
-        told = "its change waits in its residual until the next broadcast" if up.round < round_ else "no such round"
-        raise _Doubt(f"an update of round {up.round}, the server is at round {round_}: {told}")
+        hint = "its change waits in its residual until the next broadcast" if up.round < round_ else "no such round"
+        raise _Doubt(f"an update of round {up.round}, the server is at round {round_}: {hint}")
     if up.digest != model.digest:
         raise _Doubt("an update of another model than the one that was sent to it")

@@ -1,7 +1,8 @@
-"""What a server knows of its open round and of its clients, and the report of a round that has ended."""
+"""The server's record of its open round and of its clients, and the report of a round that has ended."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 
 ClientId = str | int
@@ -11,7 +12,7 @@ MOST_STRANGERS, MOST_ID = 100, 256  # whom a report names among those who were n
 
 @dataclass(frozen=True)
 class Report:
-    """What a round was. `applied` is false where the mean was not finite, or nobody was counted: no weight moved.
+    """The outcome of a round. `applied` is false where the mean was not finite, or nobody was counted: no weight moved.
 
     repeated: clients that were counted and have sent another message, which was not. examples: of those that were
     counted, as they were weighted. strangers: refused messages of clients that were not asked; `refused` names the
@@ -34,7 +35,7 @@ class Report:
 
 
 @dataclass
-class Known:
+class ClientRecord:
     """A client: the last round whose model it has shown to have, and the last one in which it was counted, plus 1."""
 
     base: int | None = None
@@ -80,6 +81,17 @@ class Round:
         """What a client counts for that claims so many examples."""
         return examples if self.cap is None else min(examples, self.cap)
 
+    def report(self, number: int, applied: bool, dense_bytes: int) -> Report:
+        """The report of this round, of this number; `dense_bytes` are the model's."""
+        taken = tuple(self.counted) if applied else ()
+        return Report(
+            round=number, counted=taken, refused=dict(self.refused), applied=applied, missing=self.missing,
+            examples=int(sum(self.weight(self.counted[client]) for client in taken)),
+            norm=statistics.median(self.norms) if self.norms else 0.0,
+            bytes_up=self.bytes_up, bytes_down=self.bytes_down, dense_bytes_up=dense_bytes * len(self.counted),
+            dense_bytes_down=dense_bytes * len(self.asked), repeated=tuple(self.repeated), strangers=self.strangers,
+        )  # fmt: skip
+
     @property
     def missing(self) -> tuple[ClientId, ...]:
-        return tuple(one for one in self.asked if one not in self.counted and one not in self.refused)
+        return tuple(client for client in self.asked if client not in self.counted and client not in self.refused)

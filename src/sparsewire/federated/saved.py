@@ -1,4 +1,4 @@
-"""What is demanded of a saved state before a server or a client goes on from it: its file may be damaged."""
+"""Checks of a saved state before a server or a client goes on from it: its file may be damaged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from sparsewire.training.schedule import is_whole
 
 from .coding import Coder
 from .history import History
-from .model import Tensor
-from .round import MOST_ID, STATE_VERSION, ClientId, Known, Round
+from .inbox import Inbox, Limits
+from .model import TensorInfo
+from .round import MOST_ID, STATE_VERSION, ClientId, ClientRecord, Round
 
 MOST = 2**64 - 1
 
@@ -72,8 +73,8 @@ def data(value: Any) -> bytes:
 
 def mapping(value: Any) -> Mapping[Any, Any]:
     demand(isinstance(value, Mapping), f"the mapping {value!r}")
-    found: Mapping[Any, Any] = value
-    return found
+    items: Mapping[Any, Any] = value
+    return items
 
 
 def checked_id(client: Any) -> ClientId:
@@ -94,16 +95,16 @@ def checked_clip(clip: Any) -> str | None:
 
 
 def buffers(
-    saved: Any, tensors: Sequence[Tensor], names_of: Callable[[Tensor], tuple[str, ...]]
+    saved: Any, tensors: Sequence[TensorInfo], names_of: Callable[[TensorInfo], tuple[str, ...]]
 ) -> dict[str, State]:  # fmt: skip
     """Copies of the tensors' buffers, of which each has the names that it should have."""
-    known = {one.name: one for one in tensors}
-    return {name: _buffers(kept, known[name], names_of(known[name])) for name, kept in mapping(saved).items()}
+    infos = {info.name: info for info in tensors}
+    return {name: _buffers(kept, infos[name], names_of(infos[name])) for name, kept in mapping(saved).items()}
 
 
-def _buffers(kept: Any, one: Tensor, names: tuple[str, ...]) -> State:
-    demand(set(mapping(kept)) == set(names), f"a buffer of {one.name!r}")
-    return {name: array(numbers, one.size, work_dtype(one.dtype)).copy() for name, numbers in kept.items()}
+def _buffers(kept: Any, info: TensorInfo, names: tuple[str, ...]) -> State:
+    demand(set(mapping(kept)) == set(names), f"a buffer of {info.name!r}")
+    return {name: array(numbers, info.size, work_dtype(info.dtype)).copy() for name, numbers in kept.items()}
 
 
 def array(numbers: Any, size: int, dtype: np.dtype[Any]) -> Any:
@@ -113,19 +114,30 @@ def array(numbers: Any, size: int, dtype: np.dtype[Any]) -> Any:
     return numbers
 
 
-def known(facts: Any, round_: int) -> Known:
-    """A client that a server at this round knows."""
+def client_records(saved: Any, round_: int) -> dict[ClientId, ClientRecord]:
+    """The records of the clients, at a server that is at this round."""
+    return {checked_id(client): _client_record(facts, round_) for client, facts in saved.items()}
+
+
+def _client_record(facts: Any, round_: int) -> ClientRecord:
     base, counted = mapping(facts)["base"], whole(facts["counted"])
     demand(counted <= round_ and (base is None or whole(base) <= round_), f"the client {dict(facts)}")
-    return Known(None if base is None else int(base), counted)
+    return ClientRecord(None if base is None else int(base), counted)
 
 
-def restored_history(state: Mapping[str, Any], coder: Coder, tensors: Sequence[Tensor], round_: int) -> History:
+def restored_history(state: Mapping[str, Any], coder: Coder, tensors: Sequence[TensorInfo], round_: int) -> History:
     first, rounds = whole(state["first"]), [data(body) for body in state["rounds"]]
     demand(first + len(rounds) == round_, f"a history of {len(rounds)} rounds from round {first} on")
     for body in filter(None, rounds):
         coder.open(body, tensors)
     return History(coder, first, rounds, whole(state["keep_rounds"]))
+
+
+def restored_inbox(state: Mapping[str, Any], coder: Coder) -> Inbox:
+    inbox = Inbox(coder, Limits(**state["limits"]))
+    inbox.norms.extend(number(norm) for norm in state["norms"])
+    inbox.examples.extend(whole(examples, 1) for examples in state["examples"])
+    return inbox
 
 
 def open_round(saved: Any, read: Callable[[ClientId, bytes], object]) -> Round:

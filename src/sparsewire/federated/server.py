@@ -1,4 +1,4 @@
-"""`Server`: rounds of federated averaging, compressed both ways, on plain bytes; how they travel is not its matter.
+"""`Server` runs rounds of federated averaging, compressed both ways. Its messages are bytes; the caller sends them.
 
     server.broadcast(client) → bytes        for each client that takes part in the round
     server.add(client, bytes)               what it answers, as it comes
@@ -18,24 +18,33 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from sparsewire import kernels
 from sparsewire.codecs.presets import local_settings
 from sparsewire.codecs.scheme import Spec
 from sparsewire.core.statefile import PathLike, copied, read_state, write_state
 from sparsewire.errors import InputError, UpdateRefused
 from sparsewire.frames.wire import Data
-from sparsewire.training.local.outer import OuterSpec, outer_rule
+from sparsewire.training.local.outer import OuterSpec
 from sparsewire.training.schedule import is_whole
 
 from .coding import Coder
 from .history import History
 from .inbox import ENOUGH, Inbox, Limits, Update
 from .lock import Locked, locked
-from .model import PLAIN_BELOW, Model, Weights
-from .round import STATE_VERSION, ClientId, Known, Report, Round
-from .saved import buffers, checked_clip, checked_id, known, number, open_round, reading, restored_history, whole
+from .model import DENSE_BELOW, Model, Weights
+from .optimizer import ServerOptimizer
+from .round import STATE_VERSION, ClientId, ClientRecord, Report, Round
+from .saved import (
+    buffers,
+    checked_clip,
+    checked_id,
+    client_records,
+    open_round,
+    reading,
+    restored_history,
+    restored_inbox,
+    whole,
+)
 from .total import Total
 
 MOST_HELD = 2  # times the model: what coded updates that wait for a median may take
@@ -47,31 +56,30 @@ class Server(Locked):
     weights: arrays by name. scheme_up, scheme_down: for the clients' changes and for the server's; by default the way
     down is like the way up. optimizer: "sgd(rate=1.0)" takes the mean as it is (FedAvg), "sgd(rate=…, momentum=…,
     nesterov=true)", "adam(rate=…)" (FedAdam). mean: all, senders or sqrt, by default the preset's. clip: "median"
-    scales every update down to the median norm of the round. plain, plain_below: tensors that are never compressed, by
+    scales every update down to the median norm of the round. dense, dense_below: tensors that are never compressed, by
     name or size. keep_rounds: how many rounds at the most are kept for clients that come back.
     """
 
     def __init__(
         self, weights: Mapping[str, Any], scheme_up: Spec = "stc", scheme_down: Spec | None = None, *,
         optimizer: OuterSpec = "sgd(rate=1.0)", mean: str | None = None, clip: str | None = None,
-        plain: Iterable[str] = (), plain_below: int = PLAIN_BELOW, limits: Limits | None = None,
+        dense: Iterable[str] = (), dense_below: int = DENSE_BELOW, limits: Limits | None = None,
         keep_rounds: int = 1000, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         checked_clip(clip)
         if not is_whole(keep_rounds) or keep_rounds < 0:
             raise InputError(f"keep_rounds is a whole number, 0 or more, not {keep_rounds!r}")
-        self.model = Model.of(weights, frozenset(plain), plain_below)
+        self.model = Model.of(weights, frozenset(dense), dense_below)
         self.up = Coder.of(scheme_up, seed)
         self.down = self.up if scheme_down is None else Coder.of(scheme_down, seed)
-        self.optimizer, self.clip, self.seed = outer_rule(optimizer), clip, seed
+        self.optimizer, self.clip, self.seed = ServerOptimizer(optimizer), clip, seed
         rule = mean if mean is not None else local_settings(scheme_up).get("mean", "all")
         self._total = Total(self.model.tensors, self.up, rule)
         self._inbox = Inbox(self.up, limits or Limits())
         self._history = History(self.down, most_rounds=keep_rounds)
         self._states: dict[str, Any] = {}
-        self._kept: dict[str, Any] = {}
-        self._clients: dict[ClientId, Known] = {}
+        self._clients: dict[ClientId, ClientRecord] = {}
         self._open, self.round = Round(cap=self._inbox.known_cap()), 0
 
     @property
@@ -85,12 +93,12 @@ class Server(Locked):
 
     @property
     def cached_bytes(self) -> int:
-        """What the rounds that are kept for clients who come back take."""
+        """Bytes of the rounds that are kept for clients who come back."""
         return self._history.size
 
     @locked
     def residual(self) -> Weights:
-        """What the server still owes its clients, by tensor: steps of its optimizer that were not sent yet."""
+        """The steps of the server's optimizer, by tensor, that were not sent yet."""
         return {name: kept["residual"].copy() for name, kept in self._states.items()}
 
     # --- a round ---
@@ -105,10 +113,10 @@ class Server(Locked):
         """
         if base is not None and not is_whole(base):
             raise InputError(f"base is the round of a client's weights, client.round, or -1, not {base!r}")
-        known = self._clients.setdefault(checked_id(client), Known())
+        record = self._clients.setdefault(checked_id(client), ClientRecord())
         if base is not None:
-            known.base = int(base) if 0 <= base <= self.round else None  # ahead of a server that went back: all weights
-        message = self._history.message(self.model, known.base, known.counted, self.up.scheme)
+            record.base = int(base) if 0 <= base <= self.round else None  # None: ahead of a server that went back
+        message = self._history.message(self.model, record.base, record.counted, self.up.scheme)
         if asks:
             self._open.asked[client] = None
             self._open.bytes_down += len(message)
@@ -167,7 +175,7 @@ class Server(Locked):
     def finish_round(self) -> Report:
         """Moves the common weights by the mean of what was counted; the next round is open then."""
         self._count_held()
-        return self._close(bool(self._total.weight) and self._apply(*self._step()))
+        return self._close(bool(self._total.weight) and self._apply(*self.optimizer.step(self._total.means())))
 
     @locked
     def publish(self, weights: Mapping[str, Any]) -> Report:
@@ -201,17 +209,7 @@ class Server(Locked):
             scale = min(1.0, middle / update.norm) if update.norm else 1.0
             self._total.add(update.parts, self._open.weight(update.examples), scale)
 
-    def _step(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(the optimizer's step, its buffers afterwards)."""
-        steps, kept = {}, {}
-        for name, mean in self._total.means().items():
-            zeros = {buffer: np.zeros_like(mean) for buffer in self.optimizer.buffers}
-            with np.errstate(all="ignore"):
-                moved, kept[name] = self.optimizer.move(np.zeros_like(mean), mean, self._kept.get(name, zeros))
-            steps[name] = -moved
-        return steps, kept
-
-    def _apply(self, steps: Mapping[str, Any], kept: dict[str, Any]) -> bool:
+    def _apply(self, steps: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
         """Sends the steps and moves by what was sent, unless that is not finite: then nothing changes."""
         if not all(map(kernels.all_finite, steps.values())):
             return False
@@ -221,27 +219,19 @@ class Server(Locked):
             return False
         sending.keep()
         self.model = moved
-        self._kept.update(kept)
+        self.optimizer.keep(kept)
         self._history.append(sending.body, self.model.dense_bytes)
         return True
 
     def _close(self, applied: bool) -> Report:
-        was, taken = self._open, list(self._open.counted) if applied else []
-        if not applied:
-            self._history.append(b"", self.model.dense_bytes)
-        for client in taken:
-            if client in self._clients:
-                self._clients[client].counted = self.round + 1
+        ended = self._open
         if applied:
-            self._inbox.remember(was.norms, was.counted.values())
-        dense = self.model.dense_bytes
-        report = Report(
-            round=self.round, counted=tuple(taken), refused=dict(was.refused), applied=applied, missing=was.missing,
-            examples=int(sum(was.weight(was.counted[one]) for one in taken)),
-            norm=statistics.median(was.norms) if was.norms else 0.0,
-            bytes_up=was.bytes_up, bytes_down=was.bytes_down, dense_bytes_up=dense * len(was.counted),
-            dense_bytes_down=dense * len(was.asked), repeated=tuple(was.repeated), strangers=was.strangers,
-        )  # fmt: skip
+            self._inbox.remember(ended.norms, ended.counted.values())
+            for client in self._clients.keys() & ended.counted.keys():
+                self._clients[client].counted = self.round + 1
+        else:
+            self._history.append(b"", self.model.dense_bytes)
+        report = ended.report(self.round, applied, self.model.dense_bytes)
         self._total.clear()
         self._open, self.round = Round(cap=self._inbox.known_cap()), self.round + 1
         return report
@@ -262,13 +252,13 @@ class Server(Locked):
         """Copies: arrays, bytes and plain types."""
         state = {
             "kind": "federated server", "version": STATE_VERSION, "round": self.round, "seed": self.seed,
-            "scheme_up": str(self.up.scheme), "scheme_down": str(self.down.scheme), "optimizer": str(self.optimizer),
-            "mean": self._total.rule, "clip": self.clip, "limits": asdict(self.limits),
-            "tensors": self.model.facts,
-            "weights": dict(self.model.flat), "states": self._states, "kept": self._kept,
-            "total": self._total.state_dict(), "open": asdict(self._open), "norms": list(self._inbox.norms),
+            "scheme_up": str(self.up.scheme), "scheme_down": str(self.down.scheme),
+            "optimizer": str(self.optimizer.rule), "mean": self._total.rule, "clip": self.clip,
+            "limits": asdict(self.limits), "tensors": self.model.facts, "weights": dict(self.model.flat),
+            "states": self._states, "kept": self.optimizer.kept, "total": self._total.state_dict(),
+            "open": asdict(self._open), "norms": list(self._inbox.norms),
             "examples": list(self._inbox.examples),
-            "clients": {client: asdict(known) for client, known in self._clients.items()},
+            "clients": {client: asdict(record) for client, record in self._clients.items()},
             "first": self._history.first, "rounds": list(self._history.rounds),
             "keep_rounds": self._history.most_rounds,
         }  # fmt: skip
@@ -288,14 +278,12 @@ class Server(Locked):
         self.seed, self.round = whole(state["seed"], None), whole(state["round"])
         self.clip = checked_clip(state["clip"])
         self.up, self.down = (Coder.of(state[direction], self.seed) for direction in ("scheme_up", "scheme_down"))
-        self.optimizer = outer_rule(state["optimizer"])
+        self.optimizer = ServerOptimizer(state["optimizer"])
         self._total = Total(self.model.tensors, self.up, state["mean"])
         self._total.load_state_dict(copied(state["total"]))
-        self._inbox = Inbox(self.up, Limits(**state["limits"]))
-        self._inbox.norms.extend(number(norm) for norm in state["norms"])
-        self._inbox.examples.extend(whole(examples, 1) for examples in state["examples"])
+        self._inbox = restored_inbox(state, self.up)
         self._history = restored_history(state, self.down, self.model.tensors, self.round)
         self._states = buffers(state["states"], self.model.tensors, self.down.buffers_of)
-        self._kept = buffers(state["kept"], self.model.tensors, lambda one: self.optimizer.buffers)
-        self._clients = {checked_id(client): known(facts, self.round) for client, facts in state["clients"].items()}
+        self.optimizer.keep(buffers(state["kept"], self.model.tensors, lambda _: self.optimizer.rule.buffers))
+        self._clients = client_records(state["clients"], self.round)
         self._open = open_round(state["open"], partial(self._inbox.read, model=self.model, round_=self.round))

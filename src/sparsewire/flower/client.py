@@ -1,4 +1,4 @@
-"""The client's side: a mod that hands its app plain weights, and compresses what training has changed."""
+"""The client's side: a mod that hands its app uncompressed weights, and compresses what training has changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsewire.errors import InputError, StaleBase
 from sparsewire.federated import Client
 from sparsewire.federated.client import MAX_ELEMENTS
 
-from .records import STALE, Sealed, find_sealed, replaced, seal, to_record, to_weights
+from .records import STALE, MessageRecord, find_message_record, replaced, to_message_record, to_record, to_weights
 
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
@@ -29,14 +29,14 @@ def make_mod(scheme: Spec | None = None, *, seed: int = 0, max_elements: int = M
     """
 
     def configured(msg: Message, ctxt: Context, call_next: App) -> Message:
-        found = find_sealed(msg.content)
-        if found is None:
-            _tell_plain(msg)
+        received = find_message_record(msg.content)
+        if received is None:
+            _warn_uncompressed(msg)
             return call_next(msg, ctxt)
-        client = load_client(ctxt, found.training)
+        client = load_client(ctxt, received.training)
         if client is None:
             client = Client(scheme, name=ctxt.node_id, seed=seed, max_elements=max_elements)
-        return _answer(client, found, msg, ctxt, call_next)
+        return _answer(client, received, msg, ctxt, call_next)
 
     return configured
 
@@ -48,35 +48,35 @@ def _trains(msg: Message) -> bool:
     return msg.metadata.message_type.split(".")[0] == MessageType.TRAIN
 
 
-def _tell_plain(msg: Message) -> None:
+def _warn_uncompressed(msg: Message) -> None:
     if _trains(msg) and msg.content.array_records:
         log.warning("sparsewire: the server's arrays are not compressed; its strategy needs Compressed(strategy, …)")
 
 
-def _answer(client: Client, found: Sealed, msg: Message, ctxt: Context, call_next: App) -> Message:
+def _answer(client: Client, received: MessageRecord, msg: Message, ctxt: Context, call_next: App) -> Message:
     """The app's reply; where it was asked to train, with the compressed change in place of its weights."""
     try:
-        weights = client.receive(found.message)
+        weights = client.receive(received.message)
     except StaleBase as error:
         return Message(Error(STALE, str(error)), reply_to=msg)
-    keep_client(ctxt, found.training, client)
-    msg.content = replaced(msg.content, found.key, to_record(weights))
+    keep_client(ctxt, received.training, client)
+    msg.content = replaced(msg.content, received.key, to_record(weights))
     reply = call_next(msg, ctxt)
     if reply.has_content() and _trains(msg):
-        key = _key_of_weights(reply, set(weights), found.key)
+        key = _key_of_weights(reply, set(weights), received.key)
         update = client.update(to_weights(reply.content.array_records[key]))
-        reply.content = replaced(reply.content, key, seal(found.training, update))
-        keep_client(ctxt, found.training, client)
+        reply.content = replaced(reply.content, key, to_message_record(received.training, update))
+        keep_client(ctxt, received.training, client)
     return reply
 
 
 def _key_of_weights(reply: Message, names: set[str], key: str) -> str:
     """The record with the names of the model's tensors; of several, the one under the key that the weights had."""
-    found = [one for one, record in reply.content.array_records.items() if set(record) == names]
-    if len(found) == 1 or key in found:
-        return key if key in found else found[0]
+    keys = [candidate for candidate, record in reply.content.array_records.items() if set(record) == names]
+    if len(keys) == 1 or key in keys:
+        return key if key in keys else keys[0]
     raise InputError(
-        f"a reply to a train message needs one ArrayRecord with the names of the arrays that came, not {len(found)}"
+        f"a reply to a train message needs one ArrayRecord with the names of the arrays that came, not {len(keys)}"
     )
 
 

@@ -20,29 +20,29 @@ STALE = 7133  # code of a reply's error: the client is not where the server thin
 
 
 @dataclass(frozen=True)
-class Sealed:
-    """A message in its record, under a key."""
+class MessageRecord:
+    """A compressed message as it was found in a record: the record's key, the training, the bytes."""
 
     key: str
     training: str
     message: bytes
 
 
-def seal(training: str, message: bytes) -> ArrayRecord:
+def to_message_record(training: str, message: bytes) -> ArrayRecord:
     return ArrayRecord({training: Array(dtype="uint8", shape=(len(message),), stype=STYPE, data=message)})
 
 
-def find_sealed(content: RecordDict) -> Sealed | None:
-    """The message in there, if there is one and no second."""
-    found = [
-        Sealed(key, name, array.data)
+def find_message_record(content: RecordDict) -> MessageRecord | None:
+    """The compressed message in a content, None without one; two are an error."""
+    messages = [
+        MessageRecord(key, name, array.data)
         for key, record in content.array_records.items()
         for name, array in record.items()
         if array.stype == STYPE and len(record) == 1
     ]
-    if len(found) > 1:
-        raise HeaderError(f"compressed arrays under several keys: {', '.join(one.key for one in found)}")
-    return found[0] if found else None
+    if len(messages) > 1:
+        raise HeaderError(f"compressed arrays under several keys: {', '.join(message.key for message in messages)}")
+    return messages[0] if messages else None
 
 
 def to_record(weights: Weights) -> ArrayRecord:

@@ -1,4 +1,4 @@
-"""What the strategy demands of clients' replies before its inner strategy sees them: anyone may have sent them.
+"""Checks of clients' replies before the inner strategy sees them: anyone may have sent them.
 
 Flower's own strategies end the whole run where replies do not look alike, and take a weight as it comes.
 """
@@ -19,7 +19,7 @@ from sparsewire.federated import Server
 from sparsewire.federated.inbox import Update
 from sparsewire.federated.model import Model
 
-from .records import Sealed, find_sealed, replaced, to_record
+from .records import MessageRecord, find_message_record, replaced, to_record
 
 
 def strategies(strategy: Strategy) -> Iterator[Strategy]:
@@ -31,38 +31,38 @@ def strategies(strategy: Strategy) -> Iterator[Strategy]:
 
 
 def weight_key(strategy: Strategy) -> str | None:
-    """What the strategy calls a client's weight in the mean; None if it has none."""
-    keys = (getattr(one, "weighted_by_key", None) for one in strategies(strategy))
+    """The strategy's name for a client's weight in the mean; None if its mean has no weights."""
+    keys = (getattr(inner, "weighted_by_key", None) for inner in strategies(strategy))
     return next((key for key in keys if key is not None), None)
 
 
 def read_reply(reply: Message, server: Server, weight: str | None) -> tuple[Update, RecordDict]:
     """(the update, the reply's content with the client's weights in its place), or an `UpdateRefused`."""
     node = reply.metadata.src_node_id
-    found = _sealed(node, reply.content)
+    message = _message(node, reply.content)
     if weight is not None:
         _check_weight(node, reply.content, weight, server.limits.max_examples)
-    update = server.read(node, found.message)
+    update = server.read(node, message.message)
     weights = _moved(node, server.model, update)
-    return update, replaced(reply.content, found.key, to_record(weights.arrays()))
+    return update, replaced(reply.content, message.key, to_record(weights.arrays()))
 
 
-def _sealed(node: int, content: RecordDict) -> Sealed:
+def _message(node: int, content: RecordDict) -> MessageRecord:
     try:
-        found = find_sealed(content)
+        message = find_message_record(content)
     except FrameError as error:
         raise UpdateRefused(node, str(error)) from error
-    if found is None:
+    if message is None:
         raise UpdateRefused(node, "its reply has no compressed update: its app needs mods=[sparsewire.flower.mod]")
-    return found
+    return message
 
 
 def _check_weight(node: int, content: RecordDict, key: str, most: int) -> None:
     for metrics in content.metric_records.values():
-        found = metrics.get(key)
-        if not isinstance(found, int | float) or not 0 < found <= most:
+        weight = metrics.get(key)
+        if not isinstance(weight, int | float) or not 0 < weight <= most:
             raise UpdateRefused(
-                node, f"{key!r} in its metrics is {found!r}; the server takes more than 0, up to {most} (max_examples)"
+                node, f"{key!r} in its metrics is {weight!r}; the server takes more than 0, up to {most} (max_examples)"
             )
 
 
@@ -85,7 +85,7 @@ def _moved(node: int, model: Model, update: Update) -> Model:
     return moved
 
 
-def odd_ones(contents: Mapping[int, RecordDict]) -> list[int]:
+def unlike_most(contents: Mapping[int, RecordDict]) -> list[int]:
     """The nodes whose arrays and metrics are of another form than most nodes'."""
     forms = {node: _form(content) for node, content in contents.items()}
     usual = Counter(forms.values()).most_common(1)
@@ -94,10 +94,10 @@ def odd_ones(contents: Mapping[int, RecordDict]) -> list[int]:
 
 def _form(content: RecordDict) -> tuple[Any, ...]:
     """Names, shapes of arrays, lengths of metrics."""
-    arrays = [(key, _sorted(record, lambda one: one.shape)) for key, record in content.array_records.items()]
+    arrays = [(key, _sorted(record, lambda array: array.shape)) for key, record in content.array_records.items()]
     metrics = [(key, _sorted(record, np.shape)) for key, record in content.metric_records.items()]
     return (*sorted(arrays), *sorted(metrics))
 
 
 def _sorted(record: Mapping[str, Any], shape: Callable[[Any], Any]) -> tuple[Any, ...]:
-    return tuple(sorted((name, tuple(shape(one))) for name, one in record.items()))
+    return tuple(sorted((name, tuple(shape(value))) for name, value in record.items()))

@@ -1,4 +1,4 @@
-"""The server's side: a strategy around another one, which sees nothing but plain weights."""
+"""The server's side: a strategy around another one, which sees nothing but uncompressed weights."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
 from sparsewire.codecs.scheme import Spec
-from sparsewire.core.sparse import DTYPES
 from sparsewire.errors import InputError, UpdateRefused
 from sparsewire.federated import Limits, Report, Server
 from sparsewire.federated.coding import Coder
 from sparsewire.federated.inbox import Update
-from sparsewire.federated.model import PLAIN_BELOW, Weights
+from sparsewire.federated.model import DENSE_BELOW, Weights
 
-from .records import STALE, replaced, seal, to_record, to_weights
-from .replies import cap_weights, odd_ones, read_reply, strategies, weight_key
+from .records import STALE, replaced, to_message_record, to_record, to_weights
+from .replies import cap_weights, read_reply, strategies, unlike_most, weight_key
 
 log = logging.getLogger("flwr")
 
@@ -33,22 +32,22 @@ class Compressed(Strategy):
     common weights. On the way up, a node's change is read and checked, and the inner strategy gets the weights that it
     leads to. What the inner strategy finds is compressed too: the common weights move by what all nodes will see of it.
 
-    scheme_up, scheme_down (None: as up), plain, plain_below, limits, keep_rounds, seed: as in
+    scheme_up, scheme_down (None: as up), dense, dense_below, limits, keep_rounds, seed: as in
     `sparsewire.federated.Server`. All clients need `sparsewire.flower.mod`.
     """
 
     def __init__(
         self, strategy: Strategy, scheme_up: Spec = "stc", scheme_down: Spec | None = None, *,
-        plain: Iterable[str] = (), plain_below: int = PLAIN_BELOW, limits: Limits | None = None,
+        dense: Iterable[str] = (), dense_below: int = DENSE_BELOW, limits: Limits | None = None,
         keep_rounds: int = 1000, seed: int = 0,
     ) -> None:  # fmt: skip
         if not isinstance(strategy, Strategy):
             raise InputError(f"a strategy of flwr.serverapp.strategy is needed, such as FedAvg(), not {strategy!r}")
         self.strategy = strategy
         both = scheme_up, scheme_up if scheme_down is None else scheme_down
-        self.schemes = tuple(str(Coder.of(one, seed).scheme) for one in both)
+        self.schemes = tuple(str(Coder.of(spec, seed).scheme) for spec in both)
         self._make = partial(
-            Server, scheme_up=scheme_up, scheme_down=scheme_down, plain=tuple(plain), plain_below=plain_below,
+            Server, scheme_up=scheme_up, scheme_down=scheme_down, dense=tuple(dense), dense_below=dense_below,
             limits=limits, keep_rounds=keep_rounds, seed=seed,
         )  # fmt: skip
         self._server: Server | None = None
@@ -75,9 +74,9 @@ class Compressed(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._begin(server_round, arrays)
-        for one in strategies(self.strategy):
-            if isinstance(one, FedAvgM):
-                one.current_arrays = arrays  # not what it found itself, of which the nodes have seen a part
+        for inner in strategies(self.strategy):
+            if isinstance(inner, FedAvgM):
+                inner.current_arrays = arrays  # not what it found itself, of which the nodes have seen a part
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         for message in messages:
             self._compress(message, arrays, asks=True)
@@ -110,7 +109,7 @@ class Compressed(Strategy):
             self._lost.discard(node)
         key = _key_of(arrays, message.content)
         sent = self.server.broadcast(node, base=base, asks=asks)
-        message.content = replaced(message.content, key, seal(self._training, sent))
+        message.content = replaced(message.content, key, to_message_record(self._training, sent))
         return len(sent)
 
     # --- up ---
@@ -119,8 +118,8 @@ class Compressed(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         arrays, metrics = self.strategy.aggregate_train(server_round, self._decoded(replies))
-        found = None if arrays is None else self._fitted(to_weights(arrays))
-        self.report = self.server.cancel_round() if found is None else self.server.publish(found)
+        weights = None if arrays is None else self._fitted(to_weights(arrays))
+        self.report = self.server.cancel_round() if weights is None else self.server.publish(weights)
         if self.report.applied:
             self._common = to_record(self.server.weights)
         return self._common if self.report.applied else None, _measured(metrics, self.report)
@@ -153,7 +152,7 @@ class Compressed(Strategy):
                 refused[node] = "it has answered twice; its first answer counts"
             else:
                 self._read(reply, good, refused)
-        for node in odd_ones({node: reply.content for node, (reply, _) in good.items()}):
+        for node in unlike_most({node: reply.content for node, (reply, _) in good.items()}):
             refused[node] = "its arrays or metrics have other names or sizes than most clients'"
             del good[node]
         self._cap([reply.content for reply, _ in good.values()])
@@ -185,7 +184,7 @@ class Compressed(Strategy):
         if not all(np.isfinite(array).all() for array in weights.values()):
             log.error("sparsewire: %s has found weights that are not finite: the round is dropped", self.strategy)
             return None
-        whole = {one.name: one for one in self.server.model.tensors if one.stored not in DTYPES}
+        whole = {info.name: info for info in self.server.model.tensors if info.is_whole}
         return {
             name: whole[name].rounded(array).astype(whole[name].stored) if name in whole else array
             for name, array in weights.items()
@@ -200,14 +199,14 @@ def _key_of(arrays: ArrayRecord, content: RecordDict) -> str:
 
 
 def _measured(metrics: MetricRecord | None, report: Report) -> MetricRecord:
-    found: dict[str, int | list[int]] = {
+    numbers: dict[str, int | list[int]] = {
         "bytes-up": report.bytes_up, "bytes-down": report.bytes_down, "dense-bytes-up": report.dense_bytes_up,
         "dense-bytes-down": report.dense_bytes_down, "counted": len(report.counted), "refused": len(report.refused),
     }  # fmt: skip
     if report.refused:
-        found["refused-nodes"] = [int(node) for node in report.refused]
-    return _joined(metrics, found)
+        numbers["refused-nodes"] = [int(node) for node in report.refused]
+    return _joined(metrics, numbers)
 
 
-def _joined(metrics: MetricRecord | None, found: dict[str, int | list[int]]) -> MetricRecord:
-    return MetricRecord({**(metrics or {}), **{f"sparsewire-{name}": value for name, value in found.items()}})
+def _joined(metrics: MetricRecord | None, numbers: dict[str, int | list[int]]) -> MetricRecord:
+    return MetricRecord({**(metrics or {}), **{f"sparsewire-{name}": value for name, value in numbers.items()}})

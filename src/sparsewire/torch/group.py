@@ -1,4 +1,4 @@
-"""The process group of a courier: collectives of two threads must not mix."""
+"""The process group of a communication thread: collectives of two threads must not mix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLICE = datetime.timedelta(seconds=1)  # of waiting, between looks at what the o
 GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the group is left to itself
 
 
-class CourierGroup:
+class CommGroup:
     """A group of its own with the ranks of another; every rank makes it.
 
     A rank that fails says so in the group's store and leaves: its sockets close, the others' collectives fail at once,

@@ -22,7 +22,7 @@ from sparsewire.errors import InputError
 from .. import measure
 from ..arguments import DEMO_SCHEME
 from ..net.launch import Event, launch_ranks
-from ..net.ranks import Place
+from ..net.ranks import Endpoint
 from ..tables import publish, table
 
 SCHEME = DEMO_SCHEME
@@ -70,7 +70,7 @@ def run(
     order = {"arms": choose_arms(scheme, steps), **settings}
     with measure.progress(steps) as advance:
         found = launch_ranks(
-            "sparsewire.lab.demo.job:train", order, [Place()] * RANKS, lambda event: advance(_line(event))
+            "sparsewire.lab.demo.job:train", order, [Endpoint()] * RANKS, lambda event: advance(_line(event))
         )
     facts = {"parameters": found[0]["parameters"], "test": found[0]["test"], "ranks": RANKS, "scheme": scheme}
     facts["selection"] = _selection(read_scheme(scheme), steps)

@@ -14,7 +14,7 @@ from sparsewire.errors import InputError, SparsewireError
 from ..arguments import UNLIMITED, Change
 from .commands import Commands
 from .network import Network, obstacle, rates_of
-from .ranks import Place
+from .ranks import Endpoint
 from .stopping import stoppable
 
 
@@ -28,10 +28,10 @@ def main(args: argparse.Namespace) -> int:
     per_node = args.ranks_per_node
     with (
         stoppable(),
-        places_for(nodes, rates, per_node, bool(args.change)) as places,
-        Commands(command, places, per_node) as ranks,
+        endpoints_for(nodes, rates, per_node, bool(args.change)) as endpoints,
+        Commands(command, endpoints, per_node) as ranks,
     ):
-        return ranks.run(Timeline(args.change, places).tick)
+        return ranks.run(Timeline(args.change, endpoints).tick)
 
 
 def count_nodes(ranks: int, per_node: int) -> int:
@@ -41,9 +41,9 @@ def count_nodes(ranks: int, per_node: int) -> int:
 
 
 @contextmanager
-def places_for(
+def endpoints_for(
     nodes: int, rate: str | Sequence[str], per_node: int = 1, changes: bool = False
-) -> Iterator[Sequence[Place]]:
+) -> Iterator[Sequence[Endpoint]]:
     """A network; this machine's own loopback where nothing is limited and namespaces cannot be made."""
     rates = rates_of(nodes, rate)
     found = _network(nodes, rates, per_node)
@@ -53,7 +53,7 @@ def places_for(
     else:
         _refuse_limits(found, rates, changes)
         print(f"sparsewire lab: {found}; the ranks meet on 127.0.0.1", file=sys.stderr)
-        yield [Place()] * (nodes * per_node)
+        yield [Endpoint()] * (nodes * per_node)
 
 
 def _network(nodes: int, rates: Sequence[str], per_node: int) -> Network | str:
@@ -78,12 +78,12 @@ def _refuse_limits(problem: str, rates: Iterable[str], changes: bool) -> None:
 class Timeline:
     """Rates that change while the ranks run."""
 
-    def __init__(self, changes: Sequence[Change], places: Sequence[Place]) -> None:
-        self._left, self._places, self._start = sorted(changes), places, time.monotonic()
+    def __init__(self, changes: Sequence[Change], endpoints: Sequence[Endpoint]) -> None:
+        self._left, self._endpoints, self._start = sorted(changes), endpoints, time.monotonic()
 
     def tick(self) -> None:
         while self._left and time.monotonic() - self._start >= self._left[0].after:
             change = self._left.pop(0)
-            assert isinstance(self._places, Network)
-            self._places.set_rate(change.rate)
+            assert isinstance(self._endpoints, Network)
+            self._endpoints.set_rate(change.rate)
             print(f"sparsewire lab: after {change.after:g} s: links of {change.rate}", file=sys.stderr)

@@ -13,25 +13,25 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from .ranks import GRACE, TICK, Place, Rank, Ranks, threads
+from .ranks import GRACE, TICK, Endpoint, Rank, Ranks, threads
 
 LONGEST = 65_536  # characters of a line; longer ones are passed on in pieces
 LINE_END = re.compile(r"\r*\n\r*|\r+")  # the latter is that of progress bars
 
 
-def rank_environment(rank: int, places: Sequence[Place], per_node: int, port: int) -> dict[str, str]:
+def rank_environment(rank: int, endpoints: Sequence[Endpoint], per_node: int, port: int) -> dict[str, str]:
     """What torchrun would set: the rank and the number of ranks, of all and on its node, and where rank 0 is."""
     numbers = {
         "RANK": rank,
-        "WORLD_SIZE": len(places),
+        "WORLD_SIZE": len(endpoints),
         "LOCAL_RANK": rank % per_node,
         "LOCAL_WORLD_SIZE": per_node,
         "GROUP_RANK": rank // per_node,
         "MASTER_PORT": port,
     }
     words = {name: str(number) for name, number in numbers.items()}
-    ours = {**words, "MASTER_ADDR": places[0].address, **places[rank].environment}
-    defaults = {"OMP_NUM_THREADS": str(threads(len(places))), "PYTHONUNBUFFERED": "1"}
+    ours = {**words, "MASTER_ADDR": endpoints[0].address, **endpoints[rank].environment}
+    defaults = {"OMP_NUM_THREADS": str(threads(len(endpoints))), "PYTHONUNBUFFERED": "1"}
     return {**defaults, **os.environ, **ours}
 
 
@@ -45,15 +45,15 @@ class Commands(Ranks):
     """Ranks whose output is passed on line by line, behind the rank's number; they wait where it cannot be written as
     fast. When one fails the others are ended, because they would wait for it."""
 
-    def __init__(self, command: Sequence[str], places: Sequence[Place], per_node: int = 1) -> None:
+    def __init__(self, command: Sequence[str], endpoints: Sequence[Endpoint], per_node: int = 1) -> None:
         self._sinks = out, err = Sink(sys.stdout), Sink(sys.stderr)
         self._until: float | None = None  # when what is not written yet is given up
         self.status = 0
         port = free_port()
         super().__init__([
-            Rank([*place.prefix, *command], rank_environment(rank, places, per_node, port),
+            Rank([*endpoint.prefix, *command], rank_environment(rank, endpoints, per_node, port),
                  (RankOutput(rank, out).take, RankOutput(rank, err).take))
-            for rank, place in enumerate(places)
+            for rank, endpoint in enumerate(endpoints)
         ])  # fmt: skip
 
     def run(self, on_tick: Callable[[], None] = lambda: None) -> int:

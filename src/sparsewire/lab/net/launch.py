@@ -18,7 +18,7 @@ from typing import Any
 
 from sparsewire.errors import SparsewireError
 
-from .ranks import TICK, Place, Rank, Ranks, threads
+from .ranks import TICK, Endpoint, Rank, Ranks, threads
 from .stopping import Guard
 
 PATIENCE = 5.0  # seconds in which other ranks may fail with an error that says more
@@ -34,32 +34,32 @@ class RankError(SparsewireError):
 def launch_ranks(
     job: str,
     settings: Mapping[str, Any],
-    places: Sequence[Place],
+    endpoints: Sequence[Endpoint],
     on_event: Callable[[Event], None] = lambda event: None,
     limit: float = 600.0,
 ) -> list[Any]:
-    """Calls `module:function` with a `Worker` and the settings in one process per place; the results, in rank order.
+    """Calls `module:function` with a `Worker` and the settings in one process per endpoint; the results, in rank order.
 
     Events that rank 0 emits are passed to `on_event` as they arrive. No process is left when this returns or raises.
     """
-    facts = {"job": job, "settings": settings, "size": len(places), "limit": limit}
+    facts = {"job": job, "settings": settings, "size": len(endpoints), "limit": limit}
     with (
         tempfile.TemporaryDirectory(prefix="sparsewire-", ignore_cleanup_errors=True) as folder,
         Guard('rm -rf "$1"', folder),
     ):
         order = json.dumps({**facts, "store": f"{folder}/store"})
-        reports, started = [Report() for _ in places], []
-        for rank, (place, report) in enumerate(zip(places, reports, strict=True)):
-            words = [*place.prefix, sys.executable, "-m", f"{__package__}.worker", str(rank), order]
-            started.append(Rank(words, _environment(len(places), place), (report.take, report.take_error)))
+        reports, started = [Report() for _ in endpoints], []
+        for rank, (endpoint, report) in enumerate(zip(endpoints, reports, strict=True)):
+            words = [*endpoint.prefix, sys.executable, "-m", f"{__package__}.worker", str(rank), order]
+            started.append(Rank(words, _environment(len(endpoints), endpoint), (report.take, report.take_error)))
         with Ranks(started, stdin=subprocess.PIPE, grace=0) as ranks:
             return _collect(ranks, reports, on_event, time.monotonic() + limit, limit)
 
 
-def _environment(size: int, place: Place) -> dict[str, str]:
+def _environment(size: int, endpoint: Endpoint) -> dict[str, str]:
     path = os.pathsep.join(filter(None, sys.path))
     ours = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads(size))}
-    return {**os.environ, **ours, **place.environment}
+    return {**os.environ, **ours, **endpoint.environment}
 
 
 class Report:

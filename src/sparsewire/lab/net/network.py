@@ -19,7 +19,7 @@ from typing import Any
 from sparsewire.errors import InputError, SparsewireError
 
 from ..arguments import UNITS, UNLIMITED, read_rate
-from .ranks import Place
+from .ranks import Endpoint
 from .stopping import Guard, new_mark, started
 
 SUBNET, MOST = "10.231", 250 * 250
@@ -82,14 +82,14 @@ def _known(rate: str) -> str:
         raise InputError(str(error)) from None
 
 
-class Network(Sequence[Place]):
-    """The places of the ranks, `per_node` of them in each namespace; all rates alike, or one for each node.
+class Network(Sequence[Endpoint]):
+    """The endpoints of the ranks, `per_node` of them in each namespace; all rates alike, or one for each node.
 
     Networks have namespaces of their own, bridge included, so several can be there at the same time.
 
-    >>> with Network(4, "100mbit") as places:      # doctest: +SKIP
-    ...     launch_ranks(job, settings, places)
-    ...     places.set_rate("1gbit")               # at any time, while ranks use it
+    >>> with Network(4, "100mbit") as endpoints:   # doctest: +SKIP
+    ...     launch_ranks(job, settings, endpoints)
+    ...     endpoints.set_rate("1gbit")            # at any time, while ranks use it
     """
 
     def __init__(self, nodes: int, rate: str | Sequence[str], per_node: int = 1) -> None:
@@ -97,7 +97,7 @@ class Network(Sequence[Place]):
         remove_leftovers()
         self._hub, self._nodes = f"{prefix}-hub", [f"{prefix}-{node}" for node in range(nodes)]
         self._rates = [UNLIMITED] * nodes
-        self._places = [self._place(node) for node in range(nodes) for _ in range(per_node)]
+        self._endpoints = [self._endpoint(node) for node in range(nodes) for _ in range(per_node)]
         self._guard = Guard(REMOVE, self._hub, *self._nodes)
         try:
             self._build(rates)
@@ -106,10 +106,10 @@ class Network(Sequence[Place]):
             raise
 
     def __getitem__(self, rank: Any) -> Any:
-        return self._places[rank]
+        return self._endpoints[rank]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._endpoints)
 
     def __enter__(self) -> Network:
         return self
@@ -133,8 +133,8 @@ class Network(Sequence[Place]):
 
     # --- setting up ---
 
-    def _place(self, node: int) -> Place:
-        return Place(("ip", "netns", "exec", self._nodes[node]), "eth0", _address(node))
+    def _endpoint(self, node: int) -> Endpoint:
+        return Endpoint(("ip", "netns", "exec", self._nodes[node]), "eth0", _address(node))
 
     def _build(self, rates: Sequence[str]) -> None:
         self._command("ip", "netns", "add", self._hub)

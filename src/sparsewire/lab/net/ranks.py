@@ -23,7 +23,7 @@ Take = Callable[[bytes], None]  # whoever takes what a rank writes; nothing is g
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """Where a rank runs: a prefix for its command (`ip netns exec …`), the network interface that it uses, and its
     address there."""
 

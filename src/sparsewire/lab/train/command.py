@@ -16,7 +16,7 @@ from sparsewire import __version__
 from sparsewire.errors import InputError, SparsewireError
 
 from .. import measure, results
-from ..net.command import check_rates, count_nodes, places_for
+from ..net.command import check_rates, count_nodes, endpoints_for
 from ..net.launch import Event, launch_ranks
 from ..net.stopping import stoppable
 from ..results import Record
@@ -107,8 +107,8 @@ def _measured(cell: Cell, on_step: OnStep, limit: float) -> Record:
     nodes, facts = count_nodes(cell.ranks, cell.ranks_per_node), cell.facts
     passed = ("workload", "data", "seed", "steps", "warmup", "batch", "tests", "learning_rate")
     order = {**{name: facts[name] for name in passed}, "arm": cell.method.arm(cell.steps)}
-    with places_for(nodes, cell.rate, cell.ranks_per_node) as places:
-        found = launch_ranks("sparsewire.lab.train.job:train_cell", order, places, on_step, limit)
+    with endpoints_for(nodes, cell.rate, cell.ranks_per_node) as endpoints:
+        found = launch_ranks("sparsewire.lab.train.job:train_cell", order, endpoints, on_step, limit)
     return summary(cell, found)
 
 

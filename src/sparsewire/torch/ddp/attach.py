@@ -14,7 +14,7 @@ from sparsewire.training.schedule import Ratios
 
 from ..agree import agree, refuse
 from ..checks import Exclude, find_ddp, is_positive, named_parameters, read_settings
-from ..group import CourierGroup
+from ..group import CommGroup
 from ..optimizers import check_follow_rate, fit_optimizer
 from ..prune import find_masks, masked
 from .auto_link import AutoLink, open_controller, steered
@@ -60,7 +60,7 @@ def attach(
     clip_norm: clips each rank's gradient to clip_norm/√ranks before what was not sent is added, as DGC does; the
         exchange then waits for the last bucket. Clipping after backward would clip the compensated sum.
     scaler: the GradScaler that the loss goes through, if one does: residuals then follow its scale as it changes.
-    seed: for everything random. on_step: called after each step with a dict, on the courier's thread.
+    seed: for everything random. on_step: called after each step with a dict, on the communication thread.
     timeout: seconds that a collective may wait for a rank; by default as long as the model's own process group.
     nodes: "auto", or how many ranks one after another share a machine: these average dense among themselves first, and
         each compresses and exchanges one part of every parameter with its like on the other machines.
@@ -69,7 +69,7 @@ def attach(
     """
     wrapped = find_ddp(model)
     named = named_parameters(wrapped.module)
-    group = CourierGroup(wrapped.process_group, timeout if is_positive(timeout) else None)
+    group = CommGroup(wrapped.process_group, timeout if is_positive(timeout) else None)
     try:
         try:
             auto = read_auto(scheme)

@@ -2,11 +2,12 @@
 
 Compressed steps are any link's. Dense ones cost what torch's own allreduce_hook does: each bucket is divided and added
 up where it is, by an all_reduce that begins in the hook, and the last bucket's hook waits for all of them, when
-backward has nothing left to do. No thread, callback or copy stands between. That is possible as long as nothing is
-owed: the first dense step after compressed ones goes through the averager, which sends what waits.
+backward has nothing left to do. No thread, callback or copy stands between. That is possible as long as
+nothing is unsent: the first dense step after compressed ones goes through the averager, which sends what waits.
 
 All ranks take the controller's checks at the same steps. After a dense step the numbers travel while the next step is
-computed; after a compressed one on the courier's thread, once DDP has its gradients. A step begins when they are there.
+computed; after a compressed one they travel on the communication thread, once DDP has its gradients. A step begins when
+the numbers are there.
 """
 
 from __future__ import annotations
@@ -31,10 +32,9 @@ from sparsewire.training.residuals.momentum import left_behind
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
 from ..checks import usable
-from ..group import CourierGroup
+from ..group import CommGroup
 from ..optimizers import Fit
-from .bucket import Bucket
-from .courier import Parcel
+from .comm_thread import QueuedBucket
 from .hook import HookState
 from .link import Link
 from .streams import future_on
@@ -52,7 +52,7 @@ def steered(settings: Settings, auto: Auto) -> Settings:
     return replace(settings, schedule=AutoSchedule(auto.plans[0], schedule.warmup_steps, schedule.ratios))
 
 
-def open_controller(group: CourierGroup, auto: Auto, settings: Settings, numel: int) -> Controller:
+def open_controller(group: CommGroup, auto: Auto, settings: Settings, numel: int) -> Controller:
     """A controller that knows this link and these machines. Every rank calls it."""
     codecs, link = survey(group.comm, auto.plans, numel), measure_network(group.comm, PROBE_SECONDS)
     assert isinstance(settings.schedule, AutoSchedule)
@@ -67,7 +67,7 @@ class AutoLink(Link):
     """Made by `attach(model, "auto")`; `stats()["auto"]` says what it does and why."""
 
     def __init__(
-        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
+        self, names: dict[torch.Tensor, str], group: CommGroup, settings: Settings, hook: HookState,
         fit: Fit | None, fourier: Fourier | None, controller: Controller,
     ) -> None:  # fmt: skip
         self.controller, self.times = controller, StepTimer()
@@ -75,7 +75,7 @@ class AutoLink(Link):
         on_host = all(parameter.device.type == "cpu" for parameter in names)
         self._engine = group.comm if on_host else group.comm.beside(hook.group)  # which knows the accelerator
         self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
-        self._clean = False  # nothing is owed, and no gradient is sparse: known after the first step
+        self._clean = False  # nothing is unsent, and no gradient is sparse: known after the first step
         needs = _remembers(settings, names.values()), settings.clip_norm, settings.on_step
         told = np.array([float(any(needs))])  # an averager in dense steps, too; on_step may be one rank's alone
         self._free = not group.comm.all_reduce(told, "max").item()
@@ -85,7 +85,7 @@ class AutoLink(Link):
         self._dense_seconds = 0.0
         self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
         self._lost: CommError | None = None
-        self._idle = threading.Event()  # the courier has nothing to do
+        self._idle = threading.Event()  # the communication thread has nothing to do
         self._idle.set()
         super().__init__(names, group, settings, hook, fit, fourier)
 
@@ -138,7 +138,7 @@ class AutoLink(Link):
         self._settle()
         self._note(self.times.begin())
         self._nbytes, self._works, self._left = 0, [], 1
-        failed = self._courier.error is not None
+        failed = self._comm_thread.error is not None
         self._plain = self._clean and self._free and not failed and self._is_dense()
         if not (self._plain or failed):
             self._idle.clear()
@@ -148,7 +148,8 @@ class AutoLink(Link):
             self.controller.note(self.step - 1, sample)
 
     def _is_dense(self) -> bool:
-        """Whether the step is; where the schedule fails the courier meets that, too, and tells the others."""
+        """Whether the step is dense. A schedule that fails does so on the communication thread, too, which tells the
+        other ranks."""
         try:
             return self.averager.scheme is None
         except Exception:
@@ -156,8 +157,8 @@ class AutoLink(Link):
 
     def _settle(self) -> None:
         """Waits for a check that is on its way, and follows it; not within a step, which a rank may have left."""
-        while not (self._inside or self._courier.is_here or self._idle.wait(0.1)):
-            if self._courier.error is not None:
+        while not (self._inside or self._comm_thread.is_here or self._idle.wait(0.1)):
+            if self._comm_thread.error is not None:
                 return
         asked, self._asked = self._asked, None
         if asked is None:
@@ -182,7 +183,7 @@ class AutoLink(Link):
         if buffer.device.type != "cpu":
             self._count(0 if is_last else 1)
             work.get_future().add_done_callback(partial(self._carried, promise, buffer, begun))
-            return self._courier.watched(promise, is_last)
+            return self._comm_thread.watched(promise, is_last)
         self._works.append(work)
         if self.controller.due(self.step + 1) and not self.controller.due(self.step):
             work.get_future().add_done_callback(lambda _: self.times.span(begun))  # each is timed before a check
@@ -215,7 +216,7 @@ class AutoLink(Link):
         try:
             future.value()
         except RuntimeError as error:
-            self._courier.fail(translate("all_reduce", error), promise, buffer)
+            self._comm_thread.fail(translate("all_reduce", error), promise, buffer)
         else:
             self.times.span(begun)
             self._count(-1)
@@ -230,24 +231,24 @@ class AutoLink(Link):
     def _give_up(self, error: CommError, buffer: torch.Tensor, is_last: bool) -> Promise:
         promise = future_on(buffer.device)
         self._asked, self._works = None, []  # who holds them holds the sockets
-        self._courier.fail(error, promise, buffer)
-        return self._courier.watched(promise, is_last)
+        self._comm_thread.fail(error, promise, buffer)
+        return self._comm_thread.watched(promise, is_last)
 
-    # --- what the courier does ---
+    # --- what the communication thread does ---
 
-    def _work(self, parcel: Parcel[Bucket]) -> None:
+    def _work(self, queued: QueuedBucket) -> None:
         try:
-            super()._work(parcel)
-            if parcel.task.is_last:
+            super()._work(queued)
+            if queued.bucket.is_last:
                 self._check()
         except BaseException:
             self._idle.set()
             raise
-        if parcel.task.is_last:
+        if queued.bucket.is_last:
             self._idle.set()
 
     def _finish(self) -> None:
-        tables = any(parcel.task.is_sparse for parcel in self._step)
+        tables = any(queued.bucket.is_sparse for queued in self._step)
         finite = self.averager.finish()
         self._clean = not (tables or self.averager.was_sparse) and (finite or self._clean)
         seconds = self.averager.clock.seconds.get("dense", 0.0)

@@ -1,4 +1,4 @@
-"""A DDP bucket: what the courier works on."""
+"""A DDP bucket, as the communication thread works on it."""
 
 from __future__ import annotations
 

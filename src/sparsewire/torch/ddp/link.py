@@ -1,7 +1,7 @@
-"""`Link`: a model's connection to the other ranks: DDP's hook and the courier on top of an `Averager`.
+"""`Link` connects a model to the other ranks: DDP's hook and the communication thread on top of an `Averager`.
 
-DDP hands over a bucket; on the courier's thread the averager exchanges it. After the last bucket of a step the averager
-finishes the step, the means are in the buckets, and DDP goes on.
+DDP hands over a bucket; on the communication thread the averager exchanges it. After the last bucket of a step the
+averager finishes the step, the means are in the buckets, and DDP goes on.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sparsewire.training.averager import Averager
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
 
-from ..group import GRACE, CourierGroup
+from ..group import GRACE, CommGroup
 from ..optimizers import Fit
 from ..tensors import to_arrays, to_tensors
 from .bucket import Bucket, to_coo
-from .courier import Courier, Parcel
+from .comm_thread import CommThread, QueuedBucket
 from .hook import HookState
 
 logger = logging.getLogger("sparsewire")
@@ -41,15 +41,15 @@ class Link:
     """Made by `attach`; `stats()`, `state_dict()`, `detach()`; as a context manager it detaches at the end."""
 
     def __init__(
-        self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
+        self, names: dict[torch.Tensor, str], group: CommGroup, settings: Settings, hook: HookState,
         fit: Fit | None = None, fourier: Fourier | None = None,
     ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
         self.averager = Averager(group.comm, settings)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
         self._staging, self._fourier = Kept(), fourier
-        self._step: list[Parcel[Bucket]] = []
-        self._courier: Courier[Bucket] = Courier(self._work, self._fail, "sparsewire-courier")
+        self._step: list[QueuedBucket] = []
+        self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
         hook.link = self
         if fit is not None:
             averager = self.averager  # not the link: the optimizer outlives it
@@ -76,7 +76,7 @@ class Link:
 
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
-        and seconds by stage on the courier's thread; with `nodes`, what of it went between machines."""
+        and seconds by stage on the communication thread; with `nodes`, what of it went between machines."""
         return self.averager.stats()
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,18 +103,18 @@ class Link:
     @property
     def connected(self) -> bool:
         """Whether the other ranks can be spoken to."""
-        return self.attached and self._courier.error is None
+        return self.attached and self._comm_thread.error is None
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every rank's bytes. Between steps, when nothing else is on its way; whoever fails tells the others."""
         try:
             return [bytes(part) for part in self.comm.all_gather(data, "state")]
         except BaseException as error:
-            failed = self._courier.error = self._fail(error)
+            failed = self._comm_thread.error = self._fail(error)
             raise failed from None if failed is error else error
 
     def detach(self, error: BaseException | None = None) -> None:
-        """Ends the courier; from now on the model's gradients are averaged dense, as without a link.
+        """Ends the communication thread; from now on the model's gradients are averaged dense, as without a link.
 
         Every rank calls it, and waits for the others. With the error that ended its training a rank leaves at once, and
         the others hear of that error; `with` does so by itself. Called in `on_step` it ends after this step.
@@ -127,26 +127,26 @@ class Link:
         self._hook.link = None
         if self._fit is not None:
             self._fit.detach()
-        self._say_what_is_owed()
-        error = error or self._courier.error
+        self._log_unsent()
+        error = error or self._comm_thread.error
         if error is None:
-            self._courier.stop(self._group.close)
+            self._comm_thread.stop(self._group.close)
         else:
             self._group.tell(error)
-            self._courier.stop(self._group.leave, error, GRACE)
+            self._comm_thread.stop(self._group.leave, error, GRACE)
 
-    def _say_what_is_owed(self) -> None:
-        owed = self.averager.states.unsent()
-        if owed:
+    def _log_unsent(self) -> None:
+        unsent = self.averager.states.unsent()
+        if unsent:
             logger.info(
                 "detached with gradients of %d parameters not sent yet (%s, …); link.state_dict() still has them, "
                 "for load_state_dict of the next link",
-                len(owed),
-                owed[0],
+                len(unsent),
+                unsent[0],
             )
 
     def _fail(self, error: BaseException) -> BaseException:
-        """What the courier calls when its work fails."""
+        """What the communication thread calls when its work fails."""
         failed = self._group.fail(error)
         peers = self.grid.peers(self.comm.rank)
         where = "" if len(peers) == self.comm.size else f"; in an exchange, a rank is its place in {peers}"
@@ -163,8 +163,7 @@ class Link:
 
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the hook calls, on autograd's thread."""
-        task = Bucket.of(bucket, self._names)
-        return self._courier.send(task, task.buffer, task.is_last)
+        return self._comm_thread.send(Bucket.of(bucket, self._names))
 
     def _check_sizes(self, state: Mapping[str, Any]) -> None:
         sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for parameter, name in self._names.items()}
@@ -187,20 +186,20 @@ class Link:
         start, stop = self.grid.range(size, self.comm.rank, width)
         return stop - start
 
-    # --- what the courier does ---
+    # --- what the communication thread does ---
 
-    def _work(self, parcel: Parcel[Bucket]) -> None:
+    def _work(self, queued: QueuedBucket) -> None:
         try:
             with computed_by(self._fourier):
-                self._put(parcel)
+                self._put(queued)
         except BaseException:
             self._step = []
             self.averager.abandon()
             raise
 
-    def _put(self, parcel: Parcel[Bucket]) -> None:
-        bucket = parcel.task
-        self._step.append(parcel)
+    def _put(self, queued: QueuedBucket) -> None:
+        bucket = queued.bucket
+        self._step.append(queued)
         if bucket.is_sparse:
             x = to_host(bucket.buffer)
             assert isinstance(x, Sparse)
@@ -215,10 +214,10 @@ class Link:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        parcels, self._step = self._step, []
+        step, self._step = self._step, []
         # Only now: once DDP has its futures, the user may save or read what this step has left behind.
-        for parcel in parcels:
-            parcel.promise.set_result(self._result(parcel.task))
+        for queued in step:
+            queued.promise.set_result(self._result(queued.bucket))
 
     def _result(self, bucket: Bucket) -> torch.Tensor:
         if not bucket.is_sparse:

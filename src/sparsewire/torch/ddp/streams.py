@@ -1,7 +1,8 @@
 """Order on accelerators, where work is queued on streams and a future is done before its tensor is.
 
-The hook marks where the gradient's own stream stands, the courier's copies run on a stream of their own behind that
-mark, and the future knows its device, so that DDP's stream waits for the copies. On the CPU none of this is needed.
+The hook marks where the gradient's own stream stands, the communication thread's copies run on a stream of their own
+behind that mark, and the future knows its device, so that DDP's stream waits for the copies. On the CPU none of this is
+needed.
 """
 
 from __future__ import annotations

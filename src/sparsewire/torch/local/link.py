@@ -1,13 +1,12 @@
-"""`LocalLink`: a model that trains by itself for some steps, and meets the other ranks after them.
+"""`LocalLink` connects a model that trains by itself for some steps to the ranks that it meets after them.
 
 The optimizer's own hook counts the steps. When a meeting is due, the model's weights go to `Rounds`, and the new common
-weights come back; with `overlap` that happens on another thread, and the weights come back some steps later.
+weights come back (`meetings`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -16,36 +15,30 @@ import torch.distributed as dist
 
 from sparsewire.comm import Communicator
 from sparsewire.core.statefile import is_finite, reading
-from sparsewire.errors import InputError, SparsewireError, add_note
+from sparsewire.errors import SparsewireError
 from sparsewire.kernels import Array
 from sparsewire.training.local import round_states
-from sparsewire.training.local.join import Joined, join
-from sparsewire.training.local.rounds import CALLED, DUE, LAST, Plan, Rounds, Visit
+from sparsewire.training.local.join import join
+from sparsewire.training.local.rounds import CALLED, LAST, Plan, Rounds
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
 
 from ..agree import agree
+from ..group import GRACE
 from ..tensors import to_arrays, to_tensors
-from .errand import Errand
-from .flight import Flight, Pending
+from .meetings import Meetings
 from .model import LocalModel, share_rest
+from .pending_exchange import PendingExchange, SavedExchange
 from .settings import Group, LocalSettings, open_group
-
-logger = logging.getLogger("sparsewire")
-GRACE = 2.0  # seconds that an exchange which has begun is given to end, after an error
 
 
 class LocalLink:
     """Made by `local_steps`; as a context manager it detaches at the end."""
 
-    def __init__(self, model: LocalModel, group: Group, told: LocalSettings, settings: Settings, plan: Plan) -> None:
-        self._model, self._group, self._told, self._settings = model, group, told, settings
+    def __init__(self, model: LocalModel, group: Group, options: LocalSettings, settings: Settings, plan: Plan) -> None:
+        self._model, self._options, self._settings = model, options, settings
         self.rounds = Rounds(group.comm, settings, plan, model.read(), model.dtypes())
-        self._flight: Flight | None = None
-        self._error: BaseException | None = None
-        self._steps, self._said = 0, False
-        self._bytes = [0, 0]  # sent and received over groups before this one
-        self._since = [0, 0]
+        self._meetings = Meetings(model, group, options, self.rounds)
         self._enter(group, new=True)
         self._hook: Any = model.optimizer.register_step_post_hook(self._after_step)
 
@@ -53,7 +46,7 @@ class LocalLink:
 
     @property
     def comm(self) -> Communicator:
-        return self._group.comm
+        return self._meetings.group.comm
 
     @property
     def attached(self) -> bool:
@@ -75,31 +68,19 @@ class LocalLink:
     def meet(self) -> None:
         """A meeting now, of the whole model. Every rank calls it."""
         self._check_alive()
-        self._meet(CALLED)
+        self._meetings.hold(CALLED)
 
     def stats(self) -> dict[str, Any]:
-        """Totals: rounds, meetings, steps, meetings that a rank spoiled; and since `local_steps`, bytes handed to and
-        got from the engine, what float32 gradients in every step would have sent, and seconds by stage."""
-        sent, received = self._traffic()
-        numbers = sum(tensor.numel() * (1 + tensor.is_complex()) for tensor in self._model.parameters.values())
-        return {
-            "rounds": self.rounds.round,
-            "meetings": self.rounds.meeting,
-            "steps": self.rounds.total,
-            "spoiled": self.rounds.counts.spoiled,
-            "bytes_sent": sent,
-            "bytes_received": received,
-            "bytes_dense": 4 * numbers * self._steps,
-            "seconds": dict(self.rounds.averager.clock.seconds),
-            "counts": dict(self.rounds.averager.clock.counts),
-        }
+        """Totals: rounds, meetings, steps, meetings at which a rank's weights were not finite; and since `local_steps`,
+        bytes handed to and got from the engine, what float32 gradients in every step would have sent, and seconds by
+        stage."""
+        return self._meetings.stats()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain types only. Every rank saves its own; the optimizer's is not in it."""
-        flight = self._flight
-        if flight is not None:
-            self._result(flight)
-        pending = {} if flight is None else flight.save(self._told.mix, self.rounds)
+        if self._meetings.pending is not None:
+            self._check_alive()
+        pending = self._meetings.save_pending()
         state = round_states.save(self.rounds, self._usable_weights(pending))
         return to_tensors({**state, "pending": pending})
 
@@ -119,31 +100,29 @@ class LocalLink:
         """This rank's saved state, checked, as `take_over` needs it; link and model stay as they are."""
         with reading():
             arrays = to_arrays(state)
-            ready, pending = round_states.read(self.rounds, arrays), arrays["pending"]
-            return ready, Pending.read(pending, self.rounds.common) if pending else None
+            rounds, pending = round_states.read(self.rounds, arrays), arrays["pending"]
+            return rounds, SavedExchange.read(pending, self.rounds.common) if pending else None
 
     def take_over(self, ready: Any) -> None:
         """Goes on from what `read_state` gave."""
-        if self._flight is not None:
-            self._flight.errand.wait()
-        rounds, pending = ready
+        self._meetings.wait()
+        rounds, exchange = ready
         self._model.write(round_states.take_over(self.rounds, rounds))
-        self._flight = None if pending is None else Flight.of(pending, self.rounds)
+        self._meetings.pending = None if exchange is None else PendingExchange.of(exchange, self.rounds)
 
     @property
     def connected(self) -> bool:
         """Whether the other ranks can be spoken to."""
-        return self.attached and self._error is None
+        return self.attached and self._meetings.error is None
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes, after an exchange that is on its way; whoever fails tells the others."""
-        if self._flight is not None:
-            self._flight.errand.wait()
+        """Every rank's bytes, after an exchange that is pending; whoever fails tells the others."""
+        self._meetings.wait()
         try:
             return [bytes(part) for part in self.comm.all_gather(data, "state")]
         except BaseException as error:
-            self._error = self._group.fail(error)
-            raise self._error from None if self._error is error else error
+            failed = self._meetings.fail(error)
+            raise failed from None if failed is error else error
 
     def resume(self, group: dist.ProcessGroup | Communicator | None = None) -> None:
         """Goes on with a new group, of any size: after a rank was lost, or to let others in. Every rank of it calls it;
@@ -152,16 +131,16 @@ class LocalLink:
         Local steps and residuals stay. Whether the meeting in which a rank was lost has been held is found out, and is
         the same on all ranks (`sparsewire.training.local.join`).
         """
-        if self._hook is None:
-            raise SparsewireError("the link is detached; call local_steps again")
-        if self._error is None:
+        self._check_attached()
+        if self._meetings.error is None:
             with suppress(SparsewireError):
-                self._land()
+                self._meetings.finish_pending()
         self._leave()
-        self._bytes = list(self._traffic())
-        self._group = open_group(group, self._told.timeout, "resume")
-        self._since, self._error = [self.comm.bytes_sent, self.comm.bytes_received], None
-        self._enter(self._group, new=False)
+        self._meetings.traffic.close(self.comm)
+        opened = open_group(group, self._options.timeout, "resume")
+        self._meetings.group, self._meetings.error = opened, None
+        self._meetings.traffic.open(opened.comm)
+        self._enter(opened, new=False)
 
     def detach(self, error: BaseException | None = None) -> None:
         """Meets a last time, if any rank has made steps since the last meeting, so that all end with the same weights,
@@ -169,9 +148,9 @@ class LocalLink:
         training a rank leaves at once, and the others hear of that error; `with` does so by itself. If the last meeting
         fails, `resume` goes on with another group, or a second `detach` lets go.
         """
-        error = error or self._error
+        error = error or self._meetings.error
         if error is None and self._hook is not None:
-            self._meet(LAST)
+            self._meetings.hold(LAST)
         self._end(error)
 
     def __enter__(self) -> LocalLink:
@@ -184,7 +163,7 @@ class LocalLink:
             if error is None:
                 self.detach()
         finally:
-            self._end(error or self._error)
+            self._end(error or self._meetings.error)
 
     # --- coming and going ---
 
@@ -192,21 +171,14 @@ class LocalLink:
         """All ranks have the same settings, meeting and common weights, or all of them raise."""
         try:
             model = {**self._model.tensors, **self._model.rest}
-            agree(group.comm, self._settings, model, self._told.agreed(self.rounds.plan))
+            agree(group.comm, self._settings, model, self._options.agreed(self.rounds.plan))
             share_rest(self._model, group.comm, new)
             joined = join(self.rounds, group.comm, self._model.read(), new)
         except BaseException as error:
-            self._error = group.fail(error)
-            raise self._error  # noqa: B904 - a peer's failure hides the engine's error
+            raise self._meetings.fail(error)  # noqa: B904 - a peer's failure hides the engine's error
         if new:
-            self._since = [group.comm.bytes_sent, group.comm.bytes_received]
-        self._take_over(joined)
-
-    def _take_over(self, joined: Joined) -> None:
-        flight, self._flight = self._flight, None
-        if joined.held is not None:
-            self._take_in(joined.held, joined.finite, flight is not None)
-        self._model.write(joined.weights)
+            self._meetings.traffic.open(group.comm)
+        self._meetings.take_over(joined)
 
     def _end(self, error: BaseException | None) -> None:
         if self._hook is None:
@@ -215,118 +187,33 @@ class LocalLink:
         self._hook = None
         try:
             if error is None:
-                self._group.close()
+                self._meetings.group.close()
             else:
-                self._group.tell(error)
+                self._meetings.group.tell(error)
         finally:
             self._leave()
 
     def _leave(self) -> None:
-        self._group.leave()
-        if self._flight is not None:
-            self._flight.errand.wait(GRACE)
+        self._meetings.group.leave()
+        self._meetings.wait(GRACE)
 
-    def _check_alive(self) -> None:
+    def _check_attached(self) -> None:
         if self._hook is None:
             raise SparsewireError("the link is detached; call local_steps again")
-        if self._error is not None:
-            raise self._error
 
-    def _traffic(self) -> tuple[int, int]:
-        now = self.comm.bytes_sent, self.comm.bytes_received
-        sent, received = (
-            before + count - start for before, count, start in zip(self._bytes, now, self._since, strict=True)
-        )
-        return sent, received
-
-    # --- steps and meetings ---
+    def _check_alive(self) -> None:
+        self._check_attached()
+        if self._meetings.error is not None:
+            raise self._meetings.error
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         """What the optimizer calls after each step, on the thread that trains."""
         self._check_alive()
-        if was_skipped(optimizer):
-            return
-        self._steps += 1
-        self.rounds.count()
-        if self._flight is not None:
-            self._flight.left -= 1
-            if self._flight.left <= 0:
-                self._land()
-        if self._flight is None and self._is_due():
-            self._meet(DUE)
-
-    def _is_due(self) -> bool:
-        """Whether a meeting is; the others hear of a round that is too short, as theirs may be another one."""
-        try:
-            return self.rounds.due
-        except InputError as error:
-            self._error = self._group.fail(error)
-            raise
-
-    def _meet(self, kind: int) -> None:
-        self._land()
-        visit = self.rounds.visit(self._model.read(), kind)
-        if kind == DUE and self._told.overlap:
-            visit = visit.copied()
-            self._flight = Flight(visit, Errand(lambda: self.rounds.hold(visit)), self._told.overlap)
-        else:
-            self._take_in(visit, self._hold(visit, lambda: self.rounds.hold(visit)), False)
-
-    def _land(self) -> None:
-        """Takes an exchange in that is on its way."""
-        if self._flight is not None:
-            finite = self._result(self._flight)
-            flight, self._flight = self._flight, None
-            self._take_in(flight.visit, finite, True)
-
-    def _result(self, flight: Flight) -> bool | None:
-        self._check_alive()
-        return self._hold(flight.visit, flight.errand.result)
-
-    def _hold(self, visit: Visit, call: Callable[[], bool | None]) -> bool | None:
-        try:
-            return call()
-        except BaseException as error:
-            self.rounds.cancel(visit)
-            self._error = self._group.fail(error)
-            add_note(self._error, f"sparsewire: on rank {self.comm.rank}, at meeting {self.rounds.meeting}")
-            raise self._error  # noqa: B904 - a peer's failure hides the engine's error
-
-    def _take_in(self, visit: Visit, finite: bool | None, late: bool) -> None:
-        """Writes what a meeting came to into the model."""
-        if finite is None:
-            return
-        if finite:
-            new = {name: self.rounds.given(name) for name in visit.names}
-            self._model.write(self._with_progress(new, visit.local) if late else new)
-            self._model.mask(self.rounds.sent)
-        else:
-            self._model.write({name: self.rounds.given(name) for name in self.rounds.common})
-            self._model.heal()
-            self._say_spoiled()
-        self.rounds.settle(visit, finite)
-        if self._told.on_round is not None:
-            plan = self.rounds.averager.settings.schedule.at(self.rounds.meeting - 1)
-            self._told.on_round({**self.stats(), "scheme": str(plan or "dense"), "finite": finite})
-
-    def _with_progress(self, new: Mapping[str, Array], then: Mapping[str, Array]) -> dict[str, Array]:
-        """θ + mix · (θ_r now − θ_r then): what was exchanged is in θ, what came after it is in no meeting yet."""
-        now = self._model.read()
-        return {
-            name: array + array.dtype.type(self._told.mix) * (now[name] - then[name]) for name, array in new.items()
-        }
-
-    def _say_spoiled(self) -> None:
-        if not self._said:
-            self._said = True
-            logger.warning(
-                "meeting %d: the weights of some rank are not finite, so all ranks go back to the common weights; "
-                "stats()['spoiled'] counts such meetings",
-                self.rounds.meeting - 1,
-            )
+        if not was_skipped(optimizer):
+            self._meetings.count_step()
 
 
 def was_skipped(optimizer: Any) -> bool:
     """Whether a GradScaler made this step one that changes nothing, as it does within fused optimizers."""
-    found = getattr(optimizer, "found_inf", None)
-    return found is not None and bool(found.item())
+    overflow = getattr(optimizer, "found_inf", None)
+    return overflow is not None and bool(overflow.item())

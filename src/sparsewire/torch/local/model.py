@@ -79,8 +79,8 @@ class LocalModel:
                     at = where.to(flat.device)
                     flat.put_(at, torch.zeros(len(at), dtype=flat.dtype, device=flat.device))
 
-    def heal(self) -> None:
-        """An optimizer's state of a parameter that has become non-finite starts anew."""
+    def reset_nonfinite(self) -> None:
+        """Zeroes the optimizer's state of every parameter for which it has become non-finite."""
         for state in self.optimizer.state.values():
             tensors = [kept for kept in state.values() if isinstance(kept, torch.Tensor) and kept.is_floating_point()]
             if not all(bool(kept.isfinite().all()) for kept in tensors):
@@ -97,10 +97,10 @@ def _stepped(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
             f"the optimizer steps {len(strangers)} parameters that are not the model's, which would differ between "
             "ranks: give local_steps a module that has all of them"
         )
-    found = {name: one for name, one in named.items() if id(one) in stepped and one.requires_grad}
-    if not found:
+    trained = {name: tensor for name, tensor in named.items() if id(tensor) in stepped and tensor.requires_grad}
+    if not trained:
         raise InputError("the optimizer steps no parameter of the model; make it with model.parameters()")
-    return dict(found)
+    return dict(trained)
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -136,10 +136,10 @@ def _flat(tensor: torch.Tensor) -> Array:
 def share_rest(model: LocalModel, comm: Communicator, new: bool) -> None:
     """What is not trained, such as frozen weights, becomes on ranks that are new what the first of the others has."""
     mine = model.rest_bytes()
-    told = json.dumps([new, zlib.crc32(mine)]).encode()
-    heard = [json.loads(bytes(message)) for message in comm.all_gather(told, "rest")]
-    leader = next((rank for rank, (fresh, _) in enumerate(heard) if not fresh), 0)
-    late = [fresh and digest != heard[leader][1] for fresh, digest in heard]
+    message = json.dumps([new, zlib.crc32(mine)]).encode()
+    ranks = [json.loads(bytes(received)) for received in comm.all_gather(message, "rest")]
+    leader = next((rank for rank, (fresh, _) in enumerate(ranks) if not fresh), 0)
+    late = [fresh and digest != ranks[leader][1] for fresh, digest in ranks]
     if any(late):
         theirs = comm.broadcast(mine if comm.rank == leader else None, leader)
         if late[comm.rank]:

@@ -20,7 +20,7 @@ from sparsewire.training.local.rounds import Plan
 from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
 
 from ..checks import Exclude, is_positive, read_settings
-from ..group import CourierGroup, GivenGroup
+from ..group import CommGroup, GivenGroup
 from .model import LocalModel
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -28,7 +28,7 @@ OnRound = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """All that `local_steps` is told; None is what the preset says, or the default."""
+    """The arguments of `local_steps`; None stands for the preset's setting, or the default."""
 
     scheme: Spec
     every: Every | None
@@ -48,25 +48,26 @@ class LocalSettings:
     timeout: float | None
 
     def read(self, model: LocalModel) -> tuple[Settings, Plan]:
-        """For the averager, and for the rounds."""
+        """Settings for the averager, and a plan for the rounds."""
         if read_auto(self.scheme) is not None:
             raise InputError("local_steps has no auto: name a scheme or a preset; attach(model, 'auto') is for DDP")
-        told = presets.local_settings(self.scheme)
+        preset = presets.local_settings(self.scheme)
         self._check()
-        every = self._told("every", told)
+        every = self._chosen("every", preset)
         if every is None:
             raise InputError("every is missing: how many optimizer steps a round has, e.g. every=10")
-        outer, mask = outer_rule(self._told("outer", told, "sgd")), bool(self._told("mask_momentum", told, False))
+        outer = outer_rule(self._chosen("outer", preset, "sgd"))
+        mask = bool(self._chosen("mask_momentum", preset, False))
         plan = Plan(Lengths(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
         split({name: tensor.numel() for name, tensor in model.parameters.items()}, self.fragments)
-        return self._settings(model, told, plan), plan
+        return self._settings(model, preset, plan), plan
 
-    def _told(self, name: str, preset: dict[str, Any], default: Any = None) -> Any:
+    def _chosen(self, name: str, preset: dict[str, Any], default: Any = None) -> Any:
         given = getattr(self, name)
         return preset.get(name, default) if given is None else given
 
-    def _settings(self, model: LocalModel, told: dict[str, Any], plan: Plan) -> Settings:
-        scheme = with_mean(read_scheme(self.scheme), self._told("mean", told))
+    def _settings(self, model: LocalModel, preset: dict[str, Any], plan: Plan) -> Settings:
+        scheme = with_mean(read_scheme(self.scheme), self._chosen("mean", preset))
         if plan.keep_sent and not scheme.transform.is_identity:
             raise InputError(
                 f"mask_momentum needs transform=identity: {scheme.transform} spreads what is sent over all entries"
@@ -142,7 +143,7 @@ class Stretched:
         return self.ratios(meeting // self.fragments)
 
 
-Group = CourierGroup | GivenGroup
+Group = CommGroup | GivenGroup
 
 
 def open_group(group: dist.ProcessGroup | Communicator | None, timeout: float | None, call: str) -> Group:
@@ -155,4 +156,4 @@ def open_group(group: dist.ProcessGroup | Communicator | None, timeout: float | 
         raise CommError("torch.distributed has no process group: call init_process_group first, or pass group=")
     own = group if group is not None else dist.group.WORLD
     assert own is not None
-    return CourierGroup(own, timeout if is_positive(timeout) else None, call)
+    return CommGroup(own, timeout if is_positive(timeout) else None, call)

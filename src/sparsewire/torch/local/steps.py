@@ -62,19 +62,19 @@ def local_steps(
 
     A setting that one rank refuses is an error on every rank, at once.
     """
-    told = LocalSettings(
+    options = LocalSettings(
         scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
         fragments, overlap, mix, seed, on_round, timeout,
     )  # fmt: skip
-    where = open_group(group, timeout, "local_steps")
+    opened = open_group(group, timeout, "local_steps")
     try:
         try:
             inner = LocalModel(model, optimizer, buffers != "keep")
-            settings, plan = told.read(inner)
+            settings, plan = options.read(inner)
         except Exception as error:
-            refuse(where.comm, error)
+            refuse(opened.comm, error)
             raise
-        return LocalLink(inner, where, told, settings, plan)
+        return LocalLink(inner, opened, options, settings, plan)
     except BaseException:
-        where.leave()
+        opened.leave()
         raise

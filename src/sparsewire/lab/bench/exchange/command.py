@@ -24,7 +24,7 @@ from sparsewire.lab.arguments import UNLIMITED
 from sparsewire.lab.measure import Advance, Run
 from sparsewire.lab.net.launch import launch_ranks
 from sparsewire.lab.net.network import Network, bits_per_second, burst, obstacle
-from sparsewire.lab.net.ranks import Place
+from sparsewire.lab.net.ranks import Endpoint
 from sparsewire.lab.net.stopping import stoppable
 from sparsewire.lab.tables import publish
 from sparsewire.planning.cost.coded import Coded, Speeds
@@ -168,8 +168,8 @@ def time_link(
     order = {"load": asdict(bench.load), "cases": bench.cases, "processes": processes, "steps": steps}
     order["burst"] = burst(rate)
     job = "sparsewire.lab.bench.exchange.job:time_exchanges"
-    with _places(max(processes), rate) as places:
-        found = launch_ranks(job, order, places, lambda event: advance(f"{rate}, {event['name']}"), limit=LIMIT)
+    with _endpoints(max(processes), rate) as endpoints:
+        found = launch_ranks(job, order, endpoints, lambda event: advance(f"{rate}, {event['name']}"), limit=LIMIT)
     for size in processes:
         groups = [group for ranks in found for group in ranks if group["processes"] == size]
         latency, byte = (max(group[key] for group in groups) for key in ("latency", "byte"))
@@ -180,12 +180,12 @@ def time_link(
 
 
 @contextmanager
-def _places(count: int, rate: str) -> Iterator[Sequence[Place]]:
+def _endpoints(count: int, rate: str) -> Iterator[Sequence[Endpoint]]:
     if rate == UNLIMITED:
-        yield [Place()] * count
+        yield [Endpoint()] * count
         return
-    with stoppable(), Network(count, rate) as places:
-        yield places
+    with stoppable(), Network(count, rate) as endpoints:
+        yield endpoints
 
 
 def _slowest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

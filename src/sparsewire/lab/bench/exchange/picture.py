@@ -44,8 +44,8 @@ def _of(rows: Sequence[Row], supports: str, link: str | None = None) -> list[Row
 
 def _draw(axes: Axes, measured: Sequence[Row], model: Sequence[Row], key: str, scale: float) -> None:
     names = dict.fromkeys(row["exchange"] for row in (*measured, *model))
-    for place, name in enumerate(names):
-        style = {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)], "label": name}
+    for index, name in enumerate(names):
+        style = {"color": SERIES[index % len(SERIES)], "marker": MARKERS[index % len(MARKERS)], "label": name}
         points, line = (_curve(rows, name, key, scale) for rows in (measured, model))
         axes.loglog(*line, color=style["color"], linewidth=1.4)
         axes.loglog(*points, linestyle="none", markersize=6, **style)

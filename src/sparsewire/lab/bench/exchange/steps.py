@@ -35,9 +35,9 @@ class Workload:
     def gradient(self, supports: str, rank: int, size: int) -> Array:
         """Values of 1 + |normal| with random signs, at the same entries on every rank or at none twice."""
         parts = size if supports == DISJOINT else 1
-        places = np.random.default_rng(0).choice(self.numel, parts * self.entries, replace=False)
+        indices = np.random.default_rng(0).choice(self.numel, parts * self.entries, replace=False)
         x = np.zeros(self.numel, np.float32)
-        x[places[(rank % parts) * self.entries :][: self.entries]] = values(self.entries, seed=rank)
+        x[indices[(rank % parts) * self.entries :][: self.entries]] = values(self.entries, seed=rank)
         return x
 
 

@@ -1,4 +1,4 @@
-"""An exchange on its way, while the next local steps are made: with `overlap`."""
+"""With `overlap`, an exchange is pending while the next local steps are made."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from sparsewire.training.local.round_states import weights_like
 from sparsewire.training.local.rounds import DUE, Rounds, Visit, Weights
 from sparsewire.training.residuals.saved import whole
 
-from .errand import Errand
+from .background_call import BackgroundCall
 
 
 @dataclass
-class Flight:
-    """With what this rank went to it, what will come of it, and after how many more steps that is taken in."""
+class PendingExchange:
+    """A meeting on another thread: the weights that this rank brought to it, the call that holds it, and the number of
+    local steps until its outcome is written to the model."""
 
     visit: Visit
-    errand: Errand[bool | None]
-    left: int
+    call: BackgroundCall[bool | None]
+    steps_left: int
 
     def save(self, mix: float, rounds: Rounds) -> dict[str, Any]:
-        """The exchange is done, but not yet taken in: `then` are the weights with which this rank went to it. Of one
-        that a rank has spoiled they are not needed, and need not be finite."""
-        finite = bool(self.errand.result())
+        """The exchange is done, but its outcome is not in the model yet: `then` are the weights that this rank brought
+        to it. After a meeting with non-finite weights they are not needed, and need not be finite."""
+        finite = bool(self.call.result())
         then = {name: self.visit.local[name] if finite else rounds.common[name] for name in self.visit.names}
         return {
-            "left": self.left,
+            "left": self.steps_left,
             "mix": mix,
             "finite": finite,
             "then": {name: array.copy() for name, array in then.items()},
@@ -39,25 +40,25 @@ class Flight:
         }
 
     @classmethod
-    def of(cls, pending: Pending, rounds: Rounds) -> Flight:
-        """An exchange that was on its way when the state was saved."""
+    def of(cls, saved: SavedExchange, rounds: Rounds) -> PendingExchange:
+        """The exchange that was pending when the state was saved."""
         rounds.sent.clear()
-        rounds.sent.update(pending.sent)
-        visit = Visit(DUE, tuple(pending.then), pending.then, 0, rounds.total, True, pending.finite)
-        return cls(visit, Errand(lambda: pending.finite), pending.left)
+        rounds.sent.update(saved.sent)
+        visit = Visit(DUE, tuple(saved.then), saved.then, 0, rounds.total, True, saved.finite)
+        return cls(visit, BackgroundCall(lambda: saved.finite), saved.steps_left)
 
 
 @dataclass(frozen=True)
-class Pending:
-    """What `Flight.save` gave, checked."""
+class SavedExchange:
+    """A `PendingExchange` in a saved state, checked."""
 
-    left: int
+    steps_left: int
     finite: bool
     then: dict[str, Array]
     sent: dict[str, Sparse]
 
     @classmethod
-    def read(cls, saved: Mapping[str, Any], like: Weights) -> Pending:
+    def read(cls, saved: Mapping[str, Any], like: Weights) -> SavedExchange:
         """`like` are the common weights."""
         then = weights_like(like, saved["then"], every=False)
         sent = {name: _sent(indices, like[name]) for name, indices in saved["sent"].items()}

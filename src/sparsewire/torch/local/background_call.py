@@ -10,29 +10,29 @@ from sparsewire.comm import background
 Result = TypeVar("Result")
 
 
-class Errand(Generic[Result]):
-    """Starts at once; `result` waits for it and gives what came of it, or raises."""
+class BackgroundCall(Generic[Result]):
+    """Calls a function at once, on its own thread; `result` waits for the call and returns or raises what it did."""
 
     def __init__(self, call: Callable[[], Result]) -> None:
         self._call: Callable[[], Result] | None = call
-        self._found: list[Result] = []
+        self._results: list[Result] = []
         self._error: BaseException | None = None
-        self._thread = background.start(self._run, "sparsewire-errand")
+        self._thread = background.start(self._run, "sparsewire-exchange")
 
     def result(self) -> Result:
         self.wait()
         if self._error is not None:
             raise self._error
-        return self._found[0]
+        return self._results[0]
 
     def wait(self, patience: float | None = None) -> None:
-        """Until it is done, however it ended; at most `patience` seconds."""
+        """Waits for the call to end, with a result or an error; at most `patience` seconds."""
         self._thread.join(patience)
 
     def _run(self) -> None:
         call, self._call = self._call, None
         assert call is not None
         try:
-            self._found.append(call())
+            self._results.append(call())
         except BaseException as error:
             self._error = error

@@ -1,7 +1,7 @@
-"""The courier: one thread that owns the collectives of a model, first in, first out, while backward goes on.
+"""The communication thread runs the collectives of a model, first in, first out, while backward goes on.
 
-DDP calls the hook in the same order on every rank, so every rank's courier issues the same collectives in the same
-order; a collective from a future's callback, or from two threads, would not.
+DDP calls the hook in the same order on every rank, so every rank's communication thread issues the same collectives in
+the same order. Collectives from a future's callback, or from two threads, would have no such order.
 
 DDP makes a RuntimeError of whatever a future fails with. So futures never fail: after an error they give the gradient
 as it was, and the error itself is raised from a callback at the end of backward, where autograd leaves it as it is.
@@ -14,42 +14,41 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 
 from sparsewire.comm import background
 from sparsewire.errors import CommError
 
+from .bucket import Bucket
 from .streams import Streams, future_on, mark
-
-Task = TypeVar("Task")
 
 
 @dataclass
-class Parcel(Generic[Task]):
-    """A task, the promise of its result, and the tensor that is the result if there will be no other."""
+class QueuedBucket:
+    """A bucket, the promise of its mean, and the tensor that DDP gets if there will be no mean."""
 
-    task: Task
+    bucket: Bucket
     promise: torch.futures.Future[torch.Tensor]
     fallback: torch.Tensor
     ready: Any
     error: BaseException | None = None  # what went wrong already, elsewhere
 
 
-class Courier(Generic[Task]):
-    """Runs `work(parcel)` for each parcel, in order. After a failure nothing is done any more, only said.
+class CommThread:
+    """Runs `work` for each queued bucket, in order. After a failure it does no more work; backward raises the error.
 
-    `failed(error)` is called once, on the courier's thread, and returns the error that backward will raise.
+    `failed(error)` is called once, on the communication thread, and returns the error that backward will raise.
     """
 
     def __init__(
-        self, work: Callable[[Parcel[Task]], None], failed: Callable[[BaseException], BaseException], name: str
+        self, work: Callable[[QueuedBucket], None], failed: Callable[[BaseException], BaseException], name: str
     ) -> None:
         self.error: BaseException | None = None
         self._work, self._failed = work, failed
-        self._pending: list[Parcel[Task]] = []
-        self._queue: queue.SimpleQueue[Parcel[Task] | Callable[[], None]] = queue.SimpleQueue()
+        self._pending: list[QueuedBucket] = []
+        self._queue: queue.SimpleQueue[QueuedBucket | Callable[[], None]] = queue.SimpleQueue()
         self._streams = Streams()
         self._end_error: BaseException | None = None
         self._unheard = False
@@ -57,19 +56,20 @@ class Courier(Generic[Task]):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the courier's own thread, which must not wait for itself."""
+        """Whether the caller runs on the communication thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
-    def send(self, task: Task, buffer: torch.Tensor, is_last: bool) -> torch.futures.Future[torch.Tensor]:
-        """What DDP waits for; `buffer` is what it gets after an error, before backward raises it."""
+    def send(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+        """Queues the bucket; DDP waits for the future, which gives the bucket's own buffer after an error."""
+        buffer = bucket.buffer
         promise = future_on(buffer.device)
-        self._queue.put(Parcel(task, promise, buffer, mark(buffer.device)))
-        return self.watched(promise, is_last)
+        self._queue.put(QueuedBucket(bucket, promise, buffer, mark(buffer.device)))
+        return self.watched(promise, bucket.is_last)
 
     def fail(self, error: BaseException, promise: torch.futures.Future[torch.Tensor], fallback: torch.Tensor) -> None:
-        """What was promised outside of this thread has failed: as if its work had."""
+        """Takes note that a promise made outside of this thread has failed, as if the thread's own work had."""
         nothing: Any = None
-        self._queue.put(Parcel(nothing, promise, fallback, mark(fallback.device), error))
+        self._queue.put(QueuedBucket(nothing, promise, fallback, mark(fallback.device), error))
 
     def watched(self, promise: torch.futures.Future[torch.Tensor], is_last: bool) -> torch.futures.Future[torch.Tensor]:
         """A promise to DDP; backward raises at its end what has gone wrong by then."""
@@ -84,7 +84,7 @@ class Courier(Generic[Task]):
     ) -> None:
         """Ends the thread, which calls `close` last, after what is queued or, with an error, as soon as it can.
 
-        Called on the courier's own thread it returns at once: the thread ends after what it is doing.
+        Called on the communication thread itself it returns at once; the thread ends after its current bucket.
         """
         self.error = self.error or error
         self._unheard = self.is_here
@@ -103,7 +103,7 @@ class Courier(Generic[Task]):
         self._queue.put(lambda: None)
 
     def _run(self) -> None:
-        while isinstance(item := self._queue.get(), Parcel):
+        while isinstance(item := self._queue.get(), QueuedBucket):
             self._pending.append(item)
             if self.error is None:
                 self._try(item)
@@ -117,24 +117,24 @@ class Courier(Generic[Task]):
             if self._unheard:
                 raise
         finally:
-            # Their owner has this courier: a cycle that would keep its memory until the next collection.
+            # Their owner refers to this object: a cycle that would keep its memory until the next collection.
             del self._work, self._failed
 
-    def _try(self, parcel: Parcel[Task]) -> None:
+    def _try(self, queued: QueuedBucket) -> None:
         try:
-            with self._streams.behind(parcel.ready, parcel.fallback.device):
-                if parcel.error is not None:
-                    raise parcel.error
-                self._work(parcel)
+            with self._streams.behind(queued.ready, queued.fallback.device):
+                if queued.error is not None:
+                    raise queued.error
+                self._work(queued)
         except BaseException as error:
             self.error = error
             with suppress(Exception):  # this error is the one to raise, whatever telling the others comes to
                 self.error = self._failed(error)
 
     def _give_up(self) -> None:
-        for parcel in self._pending:
-            if not parcel.promise.done():
-                parcel.promise.set_result(parcel.fallback)
+        for queued in self._pending:
+            if not queued.promise.done():
+                queued.promise.set_result(queued.fallback)
 
     def _result(self, done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
         self._raise()
