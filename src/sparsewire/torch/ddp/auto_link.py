@@ -29,8 +29,8 @@ from sparsewire.planning.auto import Auto, Pilot, Sample, Steered, Times, measur
 from sparsewire.planning.auto.pilot import PROBE_SECONDS
 from sparsewire.training.residuals.momentum import left_behind
 from sparsewire.training.schedule import SchemeSchedule, Settings
+from sparsewire.training.settings import usable
 
-from ..checks import usable
 from ..group import CourierGroup
 from ..optimizers import Fit
 from .bucket import Bucket

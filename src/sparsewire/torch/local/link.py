@@ -18,13 +18,13 @@ from sparsewire.comm import Communicator
 from sparsewire.core.statefile import is_finite, reading
 from sparsewire.errors import InputError, SparsewireError, add_note
 from sparsewire.kernels import Array
+from sparsewire.training.agree import agree
 from sparsewire.training.local import round_states
 from sparsewire.training.local.join import Joined, join
 from sparsewire.training.local.rounds import CALLED, DUE, LAST, Plan, Rounds, Visit
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
 
-from ..agree import agree
 from ..tensors import to_arrays, to_tensors
 from .errand import Errand
 from .flight import Flight, Pending

@@ -66,7 +66,7 @@ def check_state(state: Mapping[str, Any], rank: int, grid: Grid, memory: Memory)
     if there != here:
         raise InputError(
             f"this is the state of {there}, here is {here}: "
-            f"residuals are per rank; sparsewire.torch.load(link, folder) picks or deals them out"
+            "residuals are per rank; load(link, folder) picks or deals them out"
         )
     unknown = {buffer for kept in state["buffers"].values() for buffer in kept} - set(memory.buffers)
     if unknown:
