@@ -1,7 +1,8 @@
 """`Averager`: all that a training keeps from step to step, for any framework: buffers, schedule, step number, counts.
 
 A step has two phases:
-1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged. No buffer is written.
+1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged; dense steps add them up
+   where they are. No memory's buffer is written.
 2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense. Now all ranks know
    whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
    all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
@@ -46,7 +47,7 @@ class Averager(TrainingState):
         self._sparse: list[PendingSparse] = []
         self._unclipped: list[Part] = []  # until the norm of all of them is known
 
-    # --- phase 1: nothing is written ---
+    # --- phase 1: no memory's buffer is written ---
 
     def put(self, tensors: Mapping[str, Array | Sparse], dtypes: Mapping[str, str] | None = None) -> None:
         """Gradients by name. Means come in their places; those of a `Sparse` are in `sparse_means` after `finish`.

@@ -146,6 +146,7 @@ class PendingBuffer:
     unused: frozenset[str]
     reduced: bool = False
     finite: bool = True
+    in_place: bool = False  # whether the means are in the buffer already, and nothing reads its gradient any more
     outcomes: list[Outcome] = field(default_factory=list)
 
     def release(self) -> None:

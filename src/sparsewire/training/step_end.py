@@ -62,7 +62,8 @@ class StepEnd:
         """The mean takes the gradient's place; the gradient is held if a memory will read it."""
         numbers = pending.buffer.read()
         if self.finite:
-            self._held.append((pending, numbers.copy() if self._scheme.memory.buffers else numbers))
+            read = self._scheme.memory.buffers and not pending.in_place
+            self._held.append((pending, numbers.copy() if read else numbers))
         self._write(pending, numbers)
 
     def write_sparse(self, pending: PendingSparse) -> Sparse:
@@ -112,7 +113,7 @@ class StepEnd:
         for segment, outcome in zip(pending.layout.segments, pending.outcomes, strict=True):
             with self.clock("accumulate"):
                 outcome.mean_into(numbers[segment.start : segment.stop])
-        for item, mean in pending.dense:
+        for item, mean in () if pending.in_place else pending.dense:
             numbers[item.start : item.stop] = mean
         if self.finite and self._scheme.memory.held_momentum:
             with self.clock("hand out"):
