@@ -162,6 +162,31 @@ def reduce_keeps_the_shape_and_leaves_its_input_alone(comm: Communicator) -> Non
     assert (comm.all_reduce(strided) == comm.size * strided).all()
 
 
+def an_array_is_reduced_in_its_own_memory(comm: Communicator) -> None:
+    for size in (0, 1, 5_001, 200_003):
+        parts = [np.random.default_rng([rank, size]).standard_normal(size, np.float32) for rank in range(comm.size)]
+        expected, mine = comm.all_reduce(parts[comm.rank]), parts[comm.rank].copy()
+        comm.all_reduce_in_place(mine)
+        assert mine.tobytes() == expected.tobytes()
+    bits = np.array([[1 << comm.rank % 7, 3]], np.uint8)
+    comm.all_reduce_in_place(bits, "bor")
+    assert bits.tolist() == [[np.bitwise_or.reduce(1 << np.arange(comm.size) % 7), 3]]
+    wide, fixed = np.zeros((4, 4), np.float32)[:, ::2], np.zeros(4, np.float32)
+    fixed.flags.writeable = False
+    for unfit in (wide, fixed):
+        with pytest.raises(CommArgumentError, match="contiguous"):
+            comm.all_reduce_in_place(unfit)
+
+
+def in_place_counts_as_any_reduction(comm: Communicator) -> None:
+    counts = []
+    for call in (comm.all_reduce, comm.all_reduce_in_place):
+        before = np.array(comm.traffic())
+        call(np.ones(3_000, np.float32))
+        counts.append((np.array(comm.traffic()) - before).tolist())
+    assert counts[0] == counts[1]
+
+
 def what_some_engine_cannot_carry_is_refused_by_all(comm: Communicator) -> None:
     for dtype, op in (
         ("float16", "sum"),
@@ -293,6 +318,8 @@ LAWS: dict[str, Callable[[Communicator], None]] = {
         sums_of_bfloat16_move_two_bytes_a_number,
         integers_and_bits_are_combined_exactly,
         reduce_keeps_the_shape_and_leaves_its_input_alone,
+        an_array_is_reduced_in_its_own_memory,
+        in_place_counts_as_any_reduction,
         what_some_engine_cannot_carry_is_refused_by_all,
         broadcast_brings_the_roots_bytes,
         messages_arrive_in_order,

@@ -54,7 +54,7 @@ def moves_through_dcp(stage: Stage, folder: str) -> None:
     save_dcp(first.link, folder)
     load_dcp(second.link, folder)
     text = raises(InputError, lambda: second.link.load_state_dict(first.link.state_dict()))
-    assert "has part" in text and "sparsewire.torch.load" in text
+    assert "has part" in text and "load(link, folder)" in text
     again = Run(stage, kind="words", nodes=2)
     load_dcp(again.link, folder)
     for name, kept in dense_kept(first.link.state_dict()).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Buffer, Slice
+from sparsewire.training.schedule import SchemeSchedule
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -296,3 +298,38 @@ def test_each_ranks_gradient_is_clipped_before_it_is_compensated(clip: float, me
         assert one.stats()["bytes_dense"] == other.stats()["bytes_dense"]
 
     run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_dense_step_that_fails_leaves_what_waits_as_it_was(memory: str) -> None:
+    """It adds up in the gradients' own memory, but what sparse steps have left stays until all ranks know that it is
+    finite."""
+
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, f"topk(5%) | memory={memory}")
+        train(one, comm, range(2))
+        before = {name: {key: x.copy() for key, x in kept.items()} for name, kept in one.states.by_name.items()}
+        one.settings = dataclasses.replace(one.settings, schedule=SchemeSchedule(one.settings.schedule.scheme, 100))
+        for spoiled in (False, True):
+            x = gradients(comm, 2)
+            x["w"][5] = np.nan if spoiled and comm.rank == 1 else x["w"][5]
+            one.put(x)
+            if spoiled:
+                assert not one.finish()
+            one.abandon()
+            for name, kept in one.states.by_name.items():
+                assert all(same_bits(x, before[name][key]) for key, x in kept.items())
+
+    run_ranks(2, fn)
+
+
+def test_a_dense_step_without_a_momentum_needs_no_memory_beside_the_gradients() -> None:
+    def fn(comm: Communicator) -> None:
+        one, x = averager(comm, warmup=1), gradients(comm, 0)
+        plain = {name: comm.all_reduce(array) / np.float32(comm.size) for name, array in x.items()}
+        one.put(x)
+        assert all(same_bits(x[name], plain[name]) for name in x)  # already: no other array holds the means
+        assert one.finish()
+        assert all(same_bits(x[name], plain[name]) for name in x)
+
+    run_ranks(3, fn)

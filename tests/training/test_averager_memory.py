@@ -31,7 +31,8 @@ def given(rank, step):
     return {"w": sw.Sparse(rows, rng.standard_normal(1600, np.float32), (SIZE // 16, 16), width=16)}
 
 def train(comm):
-    one = averager(comm, SCHEME, select_per="parameter" if KIND == "sparse" else KIND)
+    dense, per = 10**6 if KIND.startswith("dense") else 0, KIND if KIND in ("bucket", "model") else "parameter"
+    one = averager(comm, SCHEME, dense, select_per=per, decides_late=KIND == "dense late")
     for step in range(STEPS):
         x = given(comm.rank, step)
         comm.barrier()
@@ -39,7 +40,11 @@ def train(comm):
             tracemalloc.start()
         comm.barrier()
         one.put(x)
-        assert one.finish()
+        if KIND == "dense late":
+            assert one.write_means(one.prepare())
+            one.settle(True)
+        else:
+            assert one.finish()
     comm.barrier()
     return tracemalloc.get_traced_memory()[1]
 
@@ -47,7 +52,7 @@ print(run_ranks(2, train)[0], 4 * SIZE)
 """
 
 
-@pytest.mark.parametrize("kind", ["parameter", "bucket", "model", "sparse"])
+@pytest.mark.parametrize("kind", ["parameter", "bucket", "model", "sparse", "dense", "dense late"])
 def test_a_steady_step_makes_no_dense_arrays(kind: str) -> None:
     if kernels.backend() == "reference":
         pytest.skip("the NumPy kernels make dense arrays; this is about the native ones")

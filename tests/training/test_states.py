@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from strategies import make, same_bits
-from trainings import NAMES, averager, gradients
+from trainings import NAMES, averager, gradients, train
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.core.statefile import pack
 from sparsewire.errors import InputError
 from sparsewire.kernels.scratch import Kept
+from sparsewire.training.averager import Averager
 from sparsewire.training.residuals.deal import deal
 
 # --- another number of ranks ---
@@ -201,3 +202,39 @@ def test_a_staging_buffer_is_reused_for_every_bucket() -> None:
     assert np.shares_memory(large, small) and small.size == 10
     assert not np.shares_memory(large, staging(2000, np.float32))
     assert sum(buffer.size for buffer in staging._buffers.values()) == 2000
+
+
+# --- tensors that are known beforehand ---
+
+
+@pytest.mark.parametrize(("sizes", "text"), [
+    ({**NAMES, "v": 201}, "the state has 200 numbers for 'v', the model 201"),
+    ({"w": 300, "b": 7}, "the state has 200 numbers for 'v', the model None"),
+])  # fmt: skip
+@pytest.mark.parametrize("memory", ["residual", "gmc"])
+def test_an_averager_that_knows_its_tensors_refuses_a_state_of_others(
+    memory: str, sizes: dict[str, int], text: str
+) -> None:
+    def fn(comm: Communicator) -> None:
+        scheme = f"topk(5%) | memory={memory}"
+        one = averager(comm, scheme)
+        train(one, comm, range(2))
+        saved, other = one.state_dict(), Averager(comm, one.settings, sizes)
+        with pytest.raises(InputError, match=text):
+            other.load_state_dict(saved)
+        assert other.step == 0
+        Averager(comm, one.settings, NAMES).load_state_dict(saved)
+
+    run_ranks(1, fn)
+
+
+def test_a_mean_of_a_tensor_that_will_not_come_is_refused() -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, "topk(5%) | memory=gmc")
+        train(one, comm, range(2))
+        saved = one.state_dict()
+        saved["buffers"].pop("v")
+        with pytest.raises(InputError, match=r"the state has a mean at \d+ for 'v', the model None"):
+            Averager(comm, one.settings, {"w": 300, "b": 7}).load_state_dict(saved)
+
+    run_ranks(1, fn)

@@ -13,7 +13,7 @@ import numpy as np
 from sparsewire.errors import CommArgumentError, CommError, CommMismatch
 
 from .buffers import OPS, Array, BFloat16Bits, Bytes, BytesLike, Combine, add_bfloat16, as_bytes
-from .checks import check_parts, check_peer, check_reducible, check_root
+from .checks import check_contiguous, check_parts, check_peer, check_reducible, check_root
 from .pairs import Mailbox, peers_by_round
 from .slots import LABELS, SMALL, SlotAllToAll, SlotGather, label_of, length_of, pack, unpack
 
@@ -81,6 +81,14 @@ class Communicator(ABC):
         """A new array, combined over the ranks by `sum`, `max` or `bor`; the same bits on every rank."""
         check_reducible(array, op)
         return self._reduce_gathered("all_reduce", array, OPS[op])
+
+    def all_reduce_in_place(self, array: Array, op: str = "sum") -> None:
+        """`all_reduce` into the array itself, which is contiguous; after an error its numbers are undefined.
+
+        Here by a copy; an engine that adds up in the caller's memory overrides it.
+        """
+        check_contiguous(array)
+        array[...] = self.all_reduce(array, op)
 
     def sum_bfloat16(self, bits: BFloat16Bits) -> BFloat16Bits:
         """The sum over the ranks of bfloat16 numbers, which NumPy lacks, as their bits; each addition is rounded.

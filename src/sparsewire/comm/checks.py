@@ -27,6 +27,12 @@ def check_reducible(array: Array, op: str) -> None:
         raise CommArgumentError(f"bor needs integers, not {array.dtype}")
 
 
+def check_contiguous(array: Array) -> None:
+    """Refuses an array in whose memory no engine could add up."""
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise CommArgumentError("all_reduce_in_place needs a contiguous array that can be written to")
+
+
 def check_parts(comm: Member, parts: Sequence[BytesLike]) -> None:
     if len(parts) != comm.size:
         raise CommArgumentError(f"all_to_all takes a payload for each of {comm.size} ranks, not {len(parts)}")

@@ -14,7 +14,7 @@ from sparsewire.errors import CommArgumentError, CommError, CommTimeout
 
 from .base import Communicator
 from .buffers import Array, BFloat16Bits, Bytes, BytesLike, add_bfloat16, as_bytes
-from .checks import check_peer, check_reducible
+from .checks import check_contiguous, check_peer, check_reducible
 
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "bor": MPI.BOR}
 SPIN, PAUSE = 1e-3, 5e-5  # seconds; MPI moves data only while someone polls, so pauses stay short
@@ -39,6 +39,12 @@ class MPICommunicator(Communicator):
         """MPI-4.1, 6.9.6, requires that all ranks receive identical results."""
         check_reducible(array, op)
         return self._reduce(np.ascontiguousarray(array), OPS[op]).reshape(array.shape)
+
+    def all_reduce_in_place(self, array: Array, op: str = "sum") -> None:
+        check_reducible(array, op)
+        check_contiguous(array)
+        self.bytes_received += array.nbytes
+        self._collective("all_reduce", array.nbytes, self._comm.Iallreduce, MPI.IN_PLACE, array, OPS[op])
 
     def sum_bfloat16(self, bits: BFloat16Bits) -> BFloat16Bits:
         """MPI has no bfloat16, so it is told how to add."""

@@ -15,9 +15,10 @@ from sparsewire.errors import CommArgumentError, CommError, CommMismatch, CommTi
 
 from .base import Communicator
 from .buffers import OPS, Array, BFloat16Bits, Bytes, BytesLike, Combine, add_bfloat16, as_bytes
-from .checks import check_parts, check_peer, check_reducible, check_root
+from .checks import check_contiguous, check_parts, check_peer, check_reducible, check_root
 
 T = TypeVar("T")
+BLOCK = 2**16  # elements that are combined while they are in a core's cache
 GRACE = 2.0  # after a failure the others end at their next collective; a rank stuck elsewhere is left behind
 
 
@@ -71,6 +72,22 @@ class ThreadCommunicator(Communicator):
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
         return self._reduce(f"all_reduce({array.dtype}{list(array.shape)}, {op!r})", array, OPS[op])
+
+    def all_reduce_in_place(self, array: Array, op: str = "sum") -> None:
+        """Every rank combines its share of the elements, block by block, and writes it to all ranks' arrays."""
+        check_reducible(array, op)
+        check_contiguous(array)
+        call = f"all_reduce_in_place({array.dtype}{list(array.shape)}, {op!r})"
+        arrays: list[Array] = self._collective(call, array.reshape(-1), list, array.nbytes)
+        self.bytes_received += array.nbytes
+        first, last = (array.size * rank // self.size for rank in (self.rank, self.rank + 1))
+        for start in range(first, last if self.size > 1 else first, BLOCK):
+            parts = [other[start : min(start + BLOCK, last)] for other in arrays]
+            with np.errstate(all="ignore"):
+                total = functools.reduce(OPS[op], parts)
+            for part in parts:
+                part[:] = total
+        self._hub.rendezvous(self.rank, call, None, list)  # until every share is written
 
     def sum_bfloat16(self, bits: BFloat16Bits) -> BFloat16Bits:
         return self._reduce(f"sum_bfloat16({list(bits.shape)})", bits, add_bfloat16)

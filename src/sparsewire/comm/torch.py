@@ -18,7 +18,7 @@ from sparsewire.errors import CommError, CommTimeout
 from . import process_group
 from .base import Communicator
 from .buffers import Array, BFloat16Bits, Bytes, BytesLike, as_bytes
-from .checks import check_peer, check_reducible
+from .checks import check_contiguous, check_peer, check_reducible
 from .groups import drop, new_group
 from .pairs import peers_by_round
 from .process_group import CPU
@@ -64,6 +64,14 @@ class TorchCommunicator(Communicator):
         if op == "bor" and self._device != CPU:  # NCCL and its like know no bitwise operations
             return super().all_reduce(array, op)
         return self._reduce(np.array(array, order="C"), op)
+
+    def all_reduce_in_place(self, array: Array, op: str = "sum") -> None:
+        check_reducible(array, op)
+        check_contiguous(array)
+        if op == "bor" and self._device != CPU:
+            super().all_reduce_in_place(array, op)
+        else:
+            self._reduce(array, op)
 
     def sum_bfloat16(self, bits: BFloat16Bits) -> BFloat16Bits:
         """Gloo and NCCL know bfloat16; NumPy hands its bits over as int16."""

@@ -4,7 +4,7 @@ from sparsewire.frames.piece import Piece, Selected
 
 from .allgather import AllGather
 from .base import Clock, Exchange, ExchangeContext, Outcome
-from .dense import average_dense
+from .dense import average_dense, average_in_place
 from .mean import mean
 from .reduce_scatter.exchange import ReduceScatter
 from .root import Root
@@ -13,5 +13,5 @@ from .sketch.exchange import Sketch
 
 __all__ = [
     "AllGather", "Clock", "Exchange", "ExchangeContext", "Outcome", "Piece", "ReduceScatter", "Root", "Selected",
-    "SharedSupport", "Sketch", "average_dense", "mean",
+    "SharedSupport", "Sketch", "average_dense", "average_in_place", "mean",
 ]  # fmt: skip

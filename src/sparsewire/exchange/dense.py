@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sparsewire import kernels
 from sparsewire.comm import Communicator
 from sparsewire.kernels import Array
+
+BLOCK = 2**17  # elements that are divided and looked at while they are in a core's cache
 
 
 def average_dense(arrays: Sequence[Array], comm: Communicator) -> bool:
@@ -17,10 +20,26 @@ def average_dense(arrays: Sequence[Array], comm: Communicator) -> bool:
     return all(finite)
 
 
+def average_in_place(array: Array, comm: Communicator) -> bool:
+    """Puts the mean over the ranks in a flat array's place; whether it is finite."""
+    comm.all_reduce_in_place(array)
+    if comm.size == 1:
+        return kernels.all_finite(array, threads=kernels.threads)
+    finite = True
+    for start in range(0, array.size, BLOCK):
+        block = array[start : start + BLOCK]
+        with np.errstate(all="ignore"):
+            block /= block.dtype.type(comm.size)
+        finite = kernels.all_finite(block) and finite
+    return finite
+
+
 def _average(arrays: Sequence[Array], comm: Communicator) -> bool:
-    mean = comm.all_reduce(np.concatenate(arrays)) / arrays[0].dtype.type(comm.size)
-    start = 0
+    if len(arrays) == 1 and arrays[0].flags.c_contiguous:
+        return average_in_place(arrays[0], comm)
+    mean, start = np.concatenate(arrays), 0
+    finite = average_in_place(mean, comm)
     for array in arrays:
         array[:] = mean[start : start + array.size]
         start += array.size
-    return bool(np.isfinite(mean).all())
+    return finite

@@ -7,14 +7,12 @@ import datetime
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from sparsewire.comm import Communicator, background
+from sparsewire.comm import background
 from sparsewire.comm.groups import drop, new_group
 from sparsewire.comm.torch import TorchCommunicator, translate
-from sparsewire.errors import CommError, PeerFailed
+from sparsewire.errors import CommError
+from sparsewire.training.failures import Failures
 
-from .notes import Notes
-
-FAILED, LOST = "sparsewire-failed", "sparsewire-lost"  # who failed first, and why; a collective that the engine ended
 SLICE = datetime.timedelta(seconds=1)  # of waiting, between looks at what the others say
 GRACE = 2.0  # seconds: a collective that has begun cannot be ended; after these the group is left to itself
 
@@ -30,7 +28,7 @@ class CommGroup:
         limit = datetime.timedelta(seconds=timeout) if timeout else None
         own = new_group(group, dist.get_process_group_ranks(group), call, limit)
         self.comm = TorchCommunicator(own)
-        self._notes = Notes(distributed_c10d._get_process_group_store(own))
+        self._failures = Failures(self.comm.rank, distributed_c10d._get_process_group_store(own))
         self._group: dist.ProcessGroup | None = own
 
     def close(self) -> None:
@@ -46,7 +44,7 @@ class CommGroup:
         """Until it has ended, or another rank says that it fails: of several all_reduces on their way gloo may leave
         one waiting for sockets that are closed."""
         while not self._is_done(work):
-            if self._notes.read(FAILED) or self._notes.read(LOST):
+            if self._failures.any:
                 raise CommError("all_reduce: another rank has left")
 
     def _is_done(self, work: dist.Work) -> bool:
@@ -58,24 +56,14 @@ class CommGroup:
             return False
 
     def fail(self, error: BaseException) -> BaseException:
-        """Tells the others and leaves; the error to raise here.
-
-        A collective that the engine ended is not the beginning of the trouble: then it is the error of the rank that
-        failed first, if that could still say so, and nothing of the engine's is shown.
-        """
-        if type(error) is not CommError:
-            self.tell(error)
-        elif first := self._notes.read(FAILED):
-            error = PeerFailed(f"another rank failed first: {first}")
-            error.__suppress_context__ = True
-        else:
-            self._notes.write(LOST, str(error))
+        """Tells the others and leaves; the error to raise here, which is that of the rank that failed first."""
+        error = self._failures.first(error)
         self.leave()
         return error
 
     def tell(self, error: BaseException) -> None:
         """Writes down, for the others, that this rank fails; unless one of them was first."""
-        self._notes.write(FAILED, f"rank {self.comm.rank}: {type(error).__name__}: {error}")
+        self._failures.tell(error)
 
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
@@ -84,22 +72,3 @@ class CommGroup:
             drop(own)
         del own
         background.start(self.comm.close, "sparsewire-leaves").join(GRACE)
-
-
-class GivenGroup:
-    """The same for a communicator that the user made, and keeps."""
-
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
-
-    def close(self) -> None:
-        self.comm.barrier()
-
-    def fail(self, error: BaseException) -> BaseException:
-        return error
-
-    def tell(self, error: BaseException) -> None:
-        """Whoever made the communicator sees the error itself."""
-
-    def leave(self) -> None:
-        """It stays the user's."""

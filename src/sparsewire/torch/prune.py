@@ -20,8 +20,9 @@ from sparsewire.core.mask import FrameworkMask, Masks
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.training.schedule import Settings
+from sparsewire.training.settings import Exclude, excluded
 
-from .checks import Exclude, excluded, plain
+from .checks import plain
 
 LAYERS = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,

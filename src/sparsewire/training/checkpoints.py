@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from sparsewire.codecs.scheme import scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.files import PathLike, remove_abandoned
 from sparsewire.core.statefile import read_state, reading, write_state
 from sparsewire.errors import InputError
 
-from .local.round_states import deal
+from .local import round_states
 from .nodes.grid import Grid
 from .residuals.deal import position
 from .together import Gather, together
@@ -111,6 +112,13 @@ def own_state(training: Training, saved: Sequence[State]) -> State:
     """This rank's state as it was saved, or its share of those of all ranks."""
     mine = next((state for state in saved if fits(training, state)), None)
     return mine if mine is not None else deal(saved, training.comm.size, training.grid)[training.comm.rank]
+
+
+def deal(saved: Sequence[State], size: int, nodes: int | Grid | None = None) -> list[dict[str, Any]]:
+    """All ranks' states as those of `size` ranks, with `nodes` ranks on each machine; the mean of the buffers stays."""
+    if not isinstance(nodes, Grid):
+        nodes = Grid.even(size, nodes, scheme(saved[0]["scheme"]).transform.width) if nodes else None
+    return round_states.deal(saved, size, nodes)
 
 
 def fits(training: Training, state: State) -> bool:

@@ -146,6 +146,7 @@ class PendingBuffer:
     unused: frozenset[str]
     reduced: bool = False
     finite: bool = True
+    in_place: bool = False  # whether the means are in the buffer already, and nothing reads its gradient any more
     outcomes: list[Outcome] = field(default_factory=list)
 
     def release(self) -> None:
@@ -155,10 +156,24 @@ class PendingBuffer:
 
     def pieces_over(self, numbers: Array) -> list[Piece]:
         """The pieces, whose gradients lie in `numbers`."""
-        if not self.buffer.copies:
-            return self.pieces
         spans = [numbers[segment.start : segment.stop] for segment in self.layout.segments]
         return [replace(piece, x=x) for piece, x in zip(self.pieces, spans, strict=True)]
+
+
+@dataclass(frozen=True)
+class PendingSparse:
+    """A sparse gradient whose mean is not yet given out: this rank's piece of it, and the whole as it was given."""
+
+    piece: Piece
+    outcome: Outcome
+    given: Sparse
+
+    def copied(self) -> PendingSparse:
+        """The same with a gradient of its own."""
+        x = self.piece.x
+        assert isinstance(x, Sparse)
+        own = Sparse.trusted(x.indices.copy(), x.values.copy(), x.shape, x.dtype, x.width, x.transform)
+        return replace(self, piece=replace(self.piece, x=own))
 
 
 def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: int, by_bucket: bool) -> Layout:

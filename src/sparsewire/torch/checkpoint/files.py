@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsewire.codecs.scheme import scheme
 from sparsewire.core.files import PathLike
 from sparsewire.training import checkpoints
 from sparsewire.training.checkpoints import NAME, Training
-from sparsewire.training.local import round_states
 from sparsewire.training.nodes.grid import Grid
 
 from ..tensors import to_arrays, to_tensors
@@ -52,10 +50,7 @@ def deal(saved: Sequence[Mapping[str, Any]], size: int, nodes: int | Grid | None
     >>> [new["buffers"]["w"]["residual"].tolist() for new in deal(old, 1)]
     [[1.0, 1.0]]
     """
-    arrays = [to_arrays(state) for state in saved]
-    if not isinstance(nodes, Grid):
-        nodes = Grid.even(size, nodes, scheme(arrays[0]["scheme"]).transform.width) if nodes else None
-    return [to_tensors(state) for state in round_states.deal(arrays, size, nodes)]
+    return [to_tensors(state) for state in checkpoints.deal([to_arrays(state) for state in saved], size, nodes)]
 
 
 def read_own(link: Training, saved: Sequence[Mapping[str, Any]]) -> Any:

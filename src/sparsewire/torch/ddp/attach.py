@@ -10,10 +10,11 @@ import torch
 
 from sparsewire.codecs.scheme import Spec
 from sparsewire.planning.auto import Auto, read_auto
+from sparsewire.training.agree import agree, refuse
 from sparsewire.training.schedule import Ratios
+from sparsewire.training.settings import Exclude, is_positive, read_settings
 
-from ..agree import agree, refuse
-from ..checks import Exclude, find_ddp, is_positive, named_parameters, read_settings
+from ..checks import find_ddp, named_parameters
 from ..group import CommGroup
 from ..optimizers import check_follow_rate, fit_optimizer
 from ..prune import find_masks, masked

@@ -30,8 +30,8 @@ from sparsewire.planning.auto import Auto, AutoSchedule, Controller, Sample, Ste
 from sparsewire.planning.auto.rates import PROBE_SECONDS
 from sparsewire.training.residuals.momentum import left_behind
 from sparsewire.training.schedule import SchemeSchedule, Settings
+from sparsewire.training.settings import usable
 
-from ..checks import usable
 from ..group import CommGroup
 from ..optimizers import Fit
 from .comm_thread import QueuedBucket

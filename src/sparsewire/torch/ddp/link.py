@@ -7,12 +7,10 @@ averager finishes the step, the means are in the buckets, and DDP goes on.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -21,11 +19,12 @@ from sparsewire.comm import Communicator
 from sparsewire.core.host import to_host
 from sparsewire.core.sparse import Sparse
 from sparsewire.core.statefile import reading
-from sparsewire.errors import InputError, add_note
+from sparsewire.errors import add_note
 from sparsewire.kernels.scratch import Kept
 from sparsewire.training.averager import Averager
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
+from sparsewire.training.settings import real_sizes
 
 from ..group import GRACE, CommGroup
 from ..optimizers import Fit
@@ -45,7 +44,8 @@ class Link:
         fit: Fit | None = None, fourier: Fourier | None = None,
     ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
-        self.averager = Averager(group.comm, settings)
+        sizes = real_sizes({name: parameter for parameter, name in names.items()})
+        self.averager = Averager(group.comm, settings, sizes)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
         self._staging, self._fourier = Kept(), fourier
         self._step: list[QueuedBucket] = []
@@ -92,8 +92,6 @@ class Link:
         """This rank's saved state, checked, as `take_over` needs it; the link stays as it is."""
         with reading():
             arrays = to_arrays(state)
-            self.averager.check_state(arrays)
-            self._check_sizes(arrays)
         return self.averager.read_state(arrays)
 
     def take_over(self, ready: Any) -> None:
@@ -164,27 +162,6 @@ class Link:
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the hook calls, on autograd's thread."""
         return self._comm_thread.send(Bucket.of(bucket, self._names))
-
-    def _check_sizes(self, state: Mapping[str, Any]) -> None:
-        sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for parameter, name in self._names.items()}
-        for name, buffers in state.get("buffers", {}).items():
-            for kept in buffers.values():
-                table = isinstance(kept, Mapping)
-                found = math.prod(kept["shape"]) if table else kept.size
-                due = self._part_size(sizes.get(name), int(kept["width"]) if table else None)
-                if due != found:
-                    raise InputError(f"the state has {found} numbers for {name!r}, the model {due}")
-        for name, mean in state.get("means", {}).items():
-            last, due = int(np.max(mean["indices"], initial=-1)), self._part_size(sizes.get(name), None)
-            if due is None or last >= due:
-                raise InputError(f"the state has a mean at {last} for {name!r}, the model {due} numbers")
-
-    def _part_size(self, size: int | None, width: int | None) -> int | None:
-        """Numbers that this rank keeps of a parameter; tables are cut between rows."""
-        if size is None:
-            return None
-        start, stop = self.grid.range(size, self.comm.rank, width)
-        return stop - start
 
     # --- what the communication thread does ---
 

@@ -17,13 +17,13 @@ from sparsewire.comm import Communicator
 from sparsewire.core.statefile import is_finite, reading
 from sparsewire.errors import SparsewireError
 from sparsewire.kernels import Array
+from sparsewire.training.agree import agree
 from sparsewire.training.local import round_states
 from sparsewire.training.local.join import join
 from sparsewire.training.local.rounds import CALLED, LAST, Plan, Rounds
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
 
-from ..agree import agree
 from ..group import GRACE
 from ..tensors import to_arrays, to_tensors
 from .meetings import Meetings

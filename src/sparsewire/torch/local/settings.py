@@ -14,13 +14,14 @@ from sparsewire.codecs.scheme import scheme as read_scheme
 from sparsewire.comm import Communicator
 from sparsewire.errors import CommError, InputError, SchemeError
 from sparsewire.planning.auto import read_auto
+from sparsewire.training.failures import GivenGroup
 from sparsewire.training.local.lengths import Every, Lengths, split
 from sparsewire.training.local.outer import OuterSpec, outer_rule
 from sparsewire.training.local.rounds import Plan
 from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
+from sparsewire.training.settings import Exclude, is_positive, read_settings
 
-from ..checks import Exclude, is_positive, read_settings
-from ..group import CommGroup, GivenGroup
+from ..group import CommGroup
 from .model import LocalModel
 
 OnRound = Callable[[dict[str, Any]], None]

@@ -7,12 +7,12 @@ import torch.distributed as dist
 
 from sparsewire.codecs.scheme import Spec
 from sparsewire.comm import Communicator
+from sparsewire.training.agree import refuse
 from sparsewire.training.local.lengths import Every
 from sparsewire.training.local.outer import OuterSpec
 from sparsewire.training.schedule import Ratios
+from sparsewire.training.settings import Exclude
 
-from ..agree import refuse
-from ..checks import Exclude
 from .link import LocalLink
 from .model import LocalModel
 from .settings import LocalSettings, OnRound, open_group

@@ -97,7 +97,8 @@ class Rounds:
         self.prepared: Prepared | None = None
         on_sent = self.sent.__setitem__ if plan.keep_sent else None
         # Means are handed out as they are: the outer rule stands behind them, not an optimizer with a momentum.
-        self.averager = Averager(comm, replace(settings, on_sent=on_sent, momenta=dict))
+        sizes = {name: array.size for name, array in self.common.items()}
+        self.averager = Averager(comm, replace(settings, on_sent=on_sent, momenta=dict), sizes)
         moved = {name: array.size for name, array in self.common.items() if name not in plan.plain}
         self._parts = split(moved, plan.fragments)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.kernels import Array
 
@@ -11,19 +12,26 @@ from .states import States
 
 
 def owed(
-    item: Slice, numbers: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool = False
+    item: Slice, x: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool = False
 ) -> Array:
-    """What a parameter has to send in full: its gradient, if it is used here, and what sparse steps have left of it.
+    """What a parameter has to send in full: its gradient x, if it is used here, and what sparse steps have left of it.
 
-    `left`: the optimizer goes on with its momentum, so the step leaves nothing in the buffers.
+    `left`: the optimizer goes on with its momentum, so the step leaves nothing in the buffers. What is returned is x
+    itself, or memory that holds until this thread needs it for another parameter.
     """
-    x = numbers[item.start : item.stop]
     if _waits(used, plan, left):
-        return x.copy()
+        return x
     known = plan.memory.remembers_dense and not left and settings.is_sparse(item.name, item.whole)
     if not known and item.name not in states.by_name:
-        return x.copy()
-    return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x).copy()
+        return x
+    return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x)
+
+
+def reads_gradient(item: Slice, plan: Scheme, settings: Settings, left: bool) -> bool:
+    """Whether `settle` reads the gradient or the mean of a dense step, as a memory with a momentum does."""
+    memory = plan.memory
+    own = memory.remembers_dense or type(memory).keep_dense is not Memory.keep_dense
+    return own and bool(memory.buffers) and not left and settings.is_sparse(item.name, item.whole)
 
 
 def settle(

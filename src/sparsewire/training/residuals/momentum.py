@@ -64,9 +64,13 @@ def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
 
 
 def hand_out(
-    buffer: Buffer, numbers: Array, means: dict[str, Mean], settings: Settings, memory: Memory, gain: float, left: Left
-) -> None:
-    """Puts what the optimizer gets into the means' places, and remembers these; with a gain, that multiple of them."""
+    buffer: Buffer, numbers: Array, states: States, settings: Settings, memory: Memory, gain: float, left: Left
+) -> dict[str, Mean | None]:
+    """Puts what the optimizer gets into the means' places; with a gain, that multiple of them.
+
+    Returns the means that the next step needs, by parameter; None for one that is not needed any longer.
+    """
+    next_means: dict[str, Mean | None] = {}
     momenta = settings.momenta() if settings.momenta is not None else None
     rates = settings.rates() if settings.rates is not None else {}
     for item in buffer.slices:
@@ -74,18 +78,20 @@ def hand_out(
         back = momentum or memory.look_ahead
         if not settings.is_sparse(item.name, item.whole):
             continue
-        mean, before = numbers[item.start : item.stop], means.get(item.name)
+        mean, before = numbers[item.start : item.stop], states.mean_before(item.name)
         if left(item.name):
             if before is not None and has_gradient(mean):  # else it waits, as what is owed does
-                means.pop(item.name).add_to(mean, -back)
+                before.add_to(mean, -back)
+                next_means[item.name] = None
         elif back or (memory.kept_mean and rates):
-            means[item.name] = now = Mean(*_multiplied(mean, gain), rates.get(item.name))
+            next_means[item.name] = now = Mean(*_multiplied(mean, gain), rates.get(item.name))
             if back and not momentum:
                 now.add_to(mean, back)
             if back and before is not None:
                 before.add_to(mean, -back)
         elif gain != 1:
             mean *= mean.dtype.type(gain)
+    return next_means
 
 
 def _multiplied(mean: Array, gain: float) -> tuple[Array, Array]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sparsewire.codecs.contract import Memory
 from sparsewire.errors import InputError
 
@@ -66,11 +68,34 @@ def check_state(state: Mapping[str, Any], rank: int, grid: Grid, memory: Memory)
     if there != here:
         raise InputError(
             f"this is the state of {there}, here is {here}: "
-            f"residuals are per rank; sparsewire.torch.load(link, folder) picks or deals them out"
+            "residuals are per rank; load(link, folder) picks or deals them out"
         )
     unknown = {buffer for kept in state["buffers"].values() for buffer in kept} - set(memory.buffers)
     if unknown:
         raise InputError(f"the state has {', '.join(sorted(unknown))}, which memory={memory} does not keep")
+
+
+def check_sizes(state: Mapping[str, Any], sizes: Mapping[str, int], rank: int, grid: Grid) -> None:
+    """Whether a saved state is of these tensors alone, which have so many elements each."""
+    for name, buffers in state["buffers"].items():
+        for kept in buffers.values():
+            width = int(kept["width"]) if isinstance(kept, Mapping) else None
+            size = kept.size if width is None else math.prod(kept["shape"])
+            due = _part_size(sizes.get(name), rank, grid, width)
+            if size != due:
+                raise InputError(f"the state has {size} numbers for {name!r}, the model {due}")
+    for name, mean in state.get("means", {}).items():
+        last, due = int(np.max(mean["indices"], initial=-1)), _part_size(sizes.get(name), rank, grid)
+        if due is None or last >= due:
+            raise InputError(f"the state has a mean at {last} for {name!r}, the model {due} numbers")
+
+
+def _part_size(size: int | None, rank: int, grid: Grid, width: int | None = None) -> int | None:
+    """Numbers that a rank keeps of a tensor; tables are cut between rows."""
+    if size is None:
+        return None
+    start, stop = grid.range(size, rank, width)
+    return stop - start
 
 
 def _whose(rank: int, size: int, part: Mapping[str, int] | None) -> str:

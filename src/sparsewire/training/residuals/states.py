@@ -143,6 +143,10 @@ class States:
             known = rate
         self.rates[name] = known
 
+    def mean_before(self, name: str) -> Mean | None:
+        """The step before's mean of a parameter that has buffers."""
+        return self.means.get(name) if name in self.by_name else None
+
     def unsent(self) -> list[str]:
         """Parameters with something left in a buffer."""
         return [name for name, buffers in self.by_name.items() if any(kept.any() for kept in buffers.values())]

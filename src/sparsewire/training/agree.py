@@ -1,4 +1,4 @@
-"""Whether every rank attaches with the same settings: ranks that differ would misread each other.
+"""The ranks agree on their settings before the first step: ranks that differ would misread each other.
 
 1. One all_gather moves every rank's settings, long lists as a digest, or the reason why it refuses its own.
 2. Where a list differs, rank 0's is sent to all, each rank finds where its own departs from it, and tells.
@@ -14,11 +14,11 @@ from dataclasses import is_dataclass
 from itertools import zip_longest
 from typing import Any, NoReturn
 
-import torch
-
 from sparsewire.comm import Communicator
 from sparsewire.errors import CommMismatch, PeerFailed
-from sparsewire.training.schedule import Settings
+
+from .schedule import Settings
+from .settings import TensorLike, dtype_name
 
 CHANNEL = "attach"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -32,7 +32,7 @@ def refuse(comm: Communicator, error: BaseException) -> None:
 
 
 def agree(
-    comm: Communicator, settings: Settings, named: Mapping[str, torch.Tensor], more: Mapping[str, Any] | None = None
+    comm: Communicator, settings: Settings, named: Mapping[str, TensorLike], more: Mapping[str, Any] | None = None
 ) -> None:
     """Raises, on every rank, where a rank differs from rank 0 or cannot attach; `more` settings come first."""
     values, lists = {**(more or {}), **_values(settings)}, _lists(settings, named)
@@ -65,14 +65,14 @@ def _values(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _lists(settings: Settings, named: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
+def _lists(settings: Settings, named: Mapping[str, TensorLike]) -> dict[str, list[str]]:
     ratios = settings.schedule.ratios or ()
     return {
         "ratio_schedule": _ratios(ratios),
         "parameter names": sorted(named),
         "order of parameters": list(named),
-        "shapes": [f"{name} {list(parameter.shape)}" for name, parameter in named.items()],
-        "dtypes": [f"{name} {parameter.dtype}".replace("torch.", "") for name, parameter in named.items()],
+        "shapes": [f"{name} {list(tensor.shape)}" for name, tensor in named.items()],
+        "dtypes": [f"{name} {dtype_name(tensor)}" for name, tensor in named.items()],
         "exclude": sorted(settings.dense_names),
     }
 

@@ -1,0 +1,75 @@
+"""The parameters of a buffer as pieces that are compressed and as parts that travel dense; no memory is written."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.comm import Communicator
+from sparsewire.exchange import Clock, Piece, average_in_place
+from sparsewire.kernels import Array
+from sparsewire.kernels.scratch import recycled
+
+from .layout import Buffer, Layout, PendingBuffer, Segment, Slice, lay_out, without_gradient
+from .residuals.debts import owed, reads_gradient, set_aside
+from .residuals.momentum import Left, left_behind
+from .residuals.states import States
+from .schedule import Settings
+
+
+class BufferPieces:
+    """Cuts the buffers of a training; layouts are kept from step to step."""
+
+    def __init__(self, settings: Settings, states: States, clock: Clock) -> None:
+        self._settings, self._states, self._clock = settings, states, clock
+        self._layouts: dict[tuple[Slice, ...], Layout] = {}
+
+    def cut(self, buffer: Buffer, plan: Scheme) -> PendingBuffer:
+        """A buffer of a sparse step."""
+        numbers, layout = buffer.read(), self._layout(buffer.slices)
+        unused = without_gradient(layout.dense, numbers)
+        dense = [(item, self._unsent(item, numbers, plan, unused).copy()) for item in layout.dense]
+        layout.clear(numbers)
+        for segment in layout.segments:
+            set_aside(segment, numbers, plan, self._states)
+        pieces = [self._piece(segment, numbers, buffer.dtype, plan) for segment in layout.segments]
+        return PendingBuffer(buffer, layout, pieces, dense, unused)
+
+    def average(self, buffer: Buffer, comm: Communicator) -> PendingBuffer:
+        """A buffer of a dense step is averaged at once, while the next is made.
+
+        It is added up in its own memory, unless that is a copy or a memory will read its gradient.
+        """
+        plan, numbers = self._settings.schedule.scheme, buffer.read()
+        unused, left = without_gradient(buffer.slices, numbers), left_behind(self._settings, plan.memory)
+        reads = any(reads_gradient(item, plan, self._settings, left(item.name)) for item in buffer.slices)
+        mean = recycled(numbers.size, numbers.dtype) if reads or buffer.copies else numbers
+        for item in buffer.slices:
+            out, unsent = mean[item.start : item.stop], self._unsent(item, numbers, plan, unused, left)
+            if not np.may_share_memory(out, unsent):
+                np.copyto(out, unsent)
+        with self._clock("dense"):
+            finite = average_in_place(mean, comm)
+        dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
+        return PendingBuffer(buffer, Layout((), buffer.slices), [], dense, unused, True, finite, mean is numbers)
+
+    def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
+        x, masks = numbers[segment.start : segment.stop], self._settings.masks if plan.exchange.uses_masks else None
+        state = self._states.of(segment, plan.memory.buffers, x.dtype)
+        shape = self._settings.shape(segment.name, x.size, plan)
+        if dtype == "float16" and plan.transform.uses_fourier:
+            dtype = "float32"  # coefficients may be larger than any float16
+        return Piece(segment.name, x, shape, dtype, state, mask=None if masks is None else masks.of(segment.spans))
+
+    def _unsent(
+        self, item: Slice, numbers: Array, plan: Scheme, unused: frozenset[str], left: Left = lambda name: False
+    ) -> Array:
+        """What a parameter that travels dense has to send."""
+        x, used = numbers[item.start : item.stop], item.name not in unused
+        return owed(item, x, plan, self._settings, self._states, used, left(item.name))
+
+    def _layout(self, slices: tuple[Slice, ...]) -> Layout:
+        if slices not in self._layouts:
+            settings, by_bucket = self._settings, self._settings.select_per == "bucket"
+            self._layouts[slices] = lay_out(slices, settings.dense_names, settings.dense_below, by_bucket)
+        return self._layouts[slices]

@@ -1,0 +1,131 @@
+"""The second phase of a step: its means go out, and the memories keep what was not sent.
+
+An engine that knows at once that a step counts has both done buffer by buffer (`commit`). One that decides later has
+the means written first (`write`), and `keep` called when it has decided: what the memories read of the gradients, whose
+places the means have taken, is held until then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sparsewire.codecs.memory import Residual
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.core.sparse import Sparse
+from sparsewire.exchange import Clock
+from sparsewire.kernels import Array
+
+from .layout import PendingBuffer, PendingSparse
+from .nodes.nodes import Flat
+from .residuals.debts import settle
+from .residuals.gain import StepGain
+from .residuals.momentum import hand_out, left_behind
+from .residuals.states import Mean, States
+from .schedule import Settings
+
+
+@dataclass
+class StepEnd:
+    """The end of one step: `plan` is its scheme, None if it is dense, and `finite` what all ranks agreed on."""
+
+    plan: Scheme | None
+    finite: bool
+    settings: Settings
+    states: States
+    gain: StepGain
+    nodes: Flat
+    clock: Clock
+    was_sparse: bool  # the step before
+    _means: dict[str, Mean | None] = field(default_factory=dict)  # for the next step, by parameter
+    _held: list[tuple[PendingBuffer, Array]] = field(default_factory=list)
+    _held_sparse: list[PendingSparse] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._scheme = self.plan or self.settings.schedule.scheme
+        self._left = left_behind(self.settings, self._scheme.memory, dense=self.plan is None)
+
+    # --- both halves at once ---
+
+    def commit(self, pending: PendingBuffer) -> None:
+        """The memories read the gradient where it is, then the mean takes its place."""
+        numbers = pending.buffer.read()
+        self._keep(pending, numbers)
+        self._write(pending, numbers)
+
+    def commit_sparse(self, pending: PendingSparse) -> Sparse:
+        self._keep_sparse(pending)
+        return self._mean(pending)
+
+    # --- one half, and the other ---
+
+    def write(self, pending: PendingBuffer) -> None:
+        """The mean takes the gradient's place; the gradient is held if a memory will read it."""
+        numbers = pending.buffer.read()
+        if self.finite:
+            read = self._scheme.memory.buffers and not pending.in_place
+            self._held.append((pending, numbers.copy() if read else numbers))
+        self._write(pending, numbers)
+
+    def write_sparse(self, pending: PendingSparse) -> Sparse:
+        """The same; the mean is returned."""
+        if self.finite:
+            self._held_sparse.append(pending.copied())
+        return self._mean(pending)
+
+    def keep(self) -> None:
+        """The step counts: memories keep what was not sent, and what the next step needs of the means is remembered."""
+        for pending, gradient in self._held:
+            self._keep(pending, gradient)
+        for sparse in self._held_sparse:
+            self._keep_sparse(sparse)
+        for name, mean in self._means.items():
+            if mean is None:
+                self.states.means.pop(name, None)
+            else:
+                self.states.means[name] = mean
+        if self.finite:
+            self.gain.follow(dense=self.plan is None)
+
+    # --- what is kept ---
+
+    def _keep(self, pending: PendingBuffer, gradient: Array) -> None:
+        if not self.finite:
+            return
+        for item, mean in pending.dense:
+            used, left = item.name not in pending.unused, self._left(item.name)
+            settle(item, gradient, mean, self._scheme, self.settings, self.states, used, left)
+        if pending.buffer.copies:  # elsewhere it was done as the buffer came
+            pending.layout.clear(gradient)
+        for piece, outcome in zip(pending.pieces_over(gradient), pending.outcomes, strict=True):
+            with self.clock("keep"):
+                self.gain.note(piece.keep(self._scheme, outcome, self.gain.now))
+            if self.settings.on_sent is not None:
+                self.settings.on_sent(piece.name, outcome.delivered())
+
+    def _keep_sparse(self, pending: PendingSparse) -> None:
+        if self.finite and self.plan is not None:
+            with self.clock("keep"):
+                pending.piece.keep(for_sparse(self.plan), pending.outcome)
+
+    # --- what goes out ---
+
+    def _write(self, pending: PendingBuffer, numbers: Array) -> None:
+        for segment, outcome in zip(pending.layout.segments, pending.outcomes, strict=True):
+            with self.clock("accumulate"):
+                outcome.mean_into(numbers[segment.start : segment.stop])
+        for item, mean in () if pending.in_place else pending.dense:
+            numbers[item.start : item.stop] = mean
+        if self.finite and self._scheme.memory.held_momentum:
+            with self.clock("hand out"):
+                memory, gain = self._scheme.memory, self.gain.now
+                self._means |= hand_out(pending.buffer, numbers, self.states, self.settings, memory, gain, self._left)
+        pending.buffer.write(numbers)
+
+    def _mean(self, pending: PendingSparse) -> Sparse:
+        mean = pending.outcome.mean_sparse()
+        return self.nodes.give_sparse(pending.piece.name, mean, pending.given, self.clock)
+
+
+def for_sparse(plan: Scheme) -> Scheme:
+    """A step's scheme for sparse gradients, whose momentum is the optimizer's."""
+    return plan if plan.memory.held_momentum is None else replace(plan, memory=Residual())
