@@ -29,7 +29,7 @@ def join(model: Any, scheme: Any = AUTO, **settings: Any) -> Any:
     measured = auto_link.survey
     auto_link.survey = lambda comm, plans, numel: dict.fromkeys(map(coding, plans), CODECS)
     try:
-        return attach(model, scheme, **settings)
+        return attach(model, scheme, **{"optimizer": None, **settings})
     finally:
         auto_link.survey = measured
 
@@ -182,7 +182,7 @@ def chooses_alone(stage: Stage) -> tuple[str, list[dict[str, Any]], int]:
     logger.setLevel(logging.INFO)
     wired = stage.ddp(build(), bucket_cap_mb=0.005)
     try:
-        with attach(wired, AUTO) as link:
+        with attach(wired, AUTO, optimizer=None) as link:
             span, late = link.times.span, [0.0]
             timer = link.times.timer
             link.times.timer = lambda: timer() + late[0]  # time passes in dense exchanges, and nowhere else
@@ -211,11 +211,11 @@ def refuses(stage: Stage) -> None:
         ("auto | transform=fft", {"select_per": "model"}, "transform"),
         (Auto(["nonzero"]), {"ratio_schedule": lambda step: 0.1}, "ratio"),
     ]:
-        assert reason in raises((InputError, SchemeError), lambda: attach(model, scheme, **settings))  # noqa: B023
+        assert reason in raises((InputError, SchemeError), lambda: attach(model, scheme, optimizer=None, **settings))  # noqa: B023
     told = raises(InputError, lambda: local_steps(model.module, optimizer, "auto", every=2))
     assert "has no auto" in told, told
     margin = 0.05 + 0.1 * (stage.rank == 1)
-    assert "auto" in raises(Exception, lambda: attach(model, Auto(["topk(1%)"], margin=margin)))
+    assert "auto" in raises(Exception, lambda: attach(model, Auto(["topk(1%)"], margin=margin), optimizer=None))
 
 
 def says_who_failed(stage: Stage) -> str:

@@ -19,7 +19,7 @@ from sparsewire.frames.codec import Spec
 from .checkpoint.files import load, save
 from .ddp.attach import attach
 from .ddp.link import Link
-from .optimizers import only_optimizer
+from .optimizers import NOT_GIVEN, only_optimizers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -41,7 +41,7 @@ def attach_accelerate(accelerator: Accelerator, model: torch.nn.Module, scheme: 
     `accelerator.end_training()`.
     """
     place, wrapped = _prepared(accelerator, model)
-    usual = {"optimizer": only_optimizer(accelerator._optimizers, wrapped), "scaler": accelerator.scaler}
+    usual = {"optimizer": only_optimizers(accelerator._optimizers, wrapped) or NOT_GIVEN, "scaler": accelerator.scaler}
     link = attach(wrapped, scheme, **{**usual, **settings})
     name = f"sparsewire_{place}" if place else "sparsewire"
     for handle in getattr(wrapped, HANDLES, ()):  # of a link that was detached

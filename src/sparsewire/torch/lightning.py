@@ -24,7 +24,7 @@ from sparsewire.training.together import together
 from .checkpoint.files import State, read_own
 from .ddp.attach import attach
 from .ddp.link import Link
-from .optimizers import only_optimizer
+from .optimizers import NOT_GIVEN, only_optimizers
 from .tensors import to_arrays, to_tensors
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class SparsewireCallback(Callback):
         if not isinstance(model, DistributedDataParallel):
             kind = type(trainer.strategy).__name__
             raise InputError(f'SparsewireCallback needs Trainer(strategy="ddp"); {kind} does not wrap the model in DDP')
-        usual = {"optimizer": only_optimizer(trainer.optimizers, model), "scaler": _scaler(trainer)}
+        usual = {"optimizer": only_optimizers(trainer.optimizers, model) or NOT_GIVEN, "scaler": _scaler(trainer)}
         self.link = attach(model, self._scheme, **{**usual, **self._settings})
         if self._resume is not None:
             _restore(self.link, self._resume)

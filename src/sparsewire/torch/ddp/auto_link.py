@@ -27,6 +27,7 @@ from sparsewire.core.statefile import reading
 from sparsewire.errors import CommError, InputError
 from sparsewire.planning.auto import Auto, Pilot, Sample, Steered, Times, measure_link, probe, survey
 from sparsewire.planning.auto.pilot import PROBE_SECONDS
+from sparsewire.training.recipe import Recipe
 from sparsewire.training.residuals.momentum import left_behind
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
@@ -68,7 +69,7 @@ class AutoLink(Link):
 
     def __init__(
         self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
-        fit: Fit | None, fourier: Fourier | None, pilot: Pilot,
+        fit: Fit | None, fourier: Fourier | None, pilot: Pilot, recipe: Recipe | None = None,
     ) -> None:  # fmt: skip
         self.pilot, self.times = pilot, Times()
         self._own = group
@@ -87,7 +88,7 @@ class AutoLink(Link):
         self._lost: CommError | None = None
         self._idle = threading.Event()  # the courier has nothing to do
         self._idle.set()
-        super().__init__(names, group, settings, hook, fit, fourier)
+        super().__init__(names, group, settings, hook, fit, fourier, recipe)
 
     def stats(self) -> dict[str, Any]:
         """Those of any link, and under "auto" what was chosen, when and why."""

@@ -25,6 +25,7 @@ from sparsewire.errors import InputError, add_note
 from sparsewire.kernels.scratch import Kept
 from sparsewire.training.averager import Averager
 from sparsewire.training.nodes.grid import Grid
+from sparsewire.training.recipe import Recipe
 from sparsewire.training.schedule import Settings
 
 from ..group import GRACE, CourierGroup
@@ -42,9 +43,10 @@ class Link:
 
     def __init__(
         self, names: dict[torch.Tensor, str], group: CourierGroup, settings: Settings, hook: HookState,
-        fit: Fit | None = None, fourier: Fourier | None = None,
+        fit: Fit | None = None, fourier: Fourier | None = None, recipe: Recipe | None = None,
     ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
+        self.recipe = recipe
         self.averager = Averager(group.comm, settings)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
         self._staging, self._fourier = Kept(), fourier
@@ -74,10 +76,15 @@ class Link:
     def attached(self) -> bool:
         return self._hook.link is self
 
+    def __repr__(self) -> str:
+        state = f"at step {self.step}" if self.attached else "detached"
+        return f"<{type(self).__name__} {state}: {self.recipe!r}>"
+
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
-        and seconds by stage on the courier's thread; with `nodes`, what of it went between machines."""
-        return self.averager.stats()
+        and seconds by stage on the courier's thread; with `nodes`, what of it went between machines. "recipe" is the
+        call that says everything that was chosen."""
+        return {**self.averager.stats(), "recipe": repr(self.recipe)}
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain types only. Every rank saves its own."""
