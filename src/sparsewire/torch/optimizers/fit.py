@@ -36,6 +36,11 @@ class Fit:
         self._fits = [OneFit(one, memory, names, is_sparse) for one in optimizers]
 
     @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those whose `step()` moves the weights."""
+        return [one.optimizer for one in self._fits]
+
+    @property
     def not_sgd(self) -> str:
         """The name of an optimizer that is another one; nothing where all are SGD."""
         return next((one.behind.name for one in self._fits if not one.is_sgd), "")
