@@ -15,6 +15,7 @@ from torch_ranks import Stage, raises
 from sparsewire.codecs.scheme import scheme
 from sparsewire.errors import AccuracyWarning, InputError
 from sparsewire.torch import Auto, attach
+from sparsewire.torch.optimizers import fit
 
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "RMSprop": {"momentum": 0.0}}
 
@@ -163,6 +164,29 @@ def sharded_optimizers_are_looked_into(stage: Stage, kind: str) -> str:
         other.parameters(), torch.optim.SGD, process_group=stage.group, overlap_with_ddp=True, lr=0.1
     )
     return raises(InputError, lambda: attach(other, optimizer=overlapping))
+
+
+def says_that_clipping_comes_too_late(stage: Stage, kind: str, scaled: bool, clip: str, view: bool) -> list[str]:
+    """The warnings of three steps, of which the second and third are clipped."""
+    fit._said.clear()
+    model = stage.ddp(build(), gradient_as_bucket_view=view)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=scaled)
+    told: list[str] = []
+    with attach(model, optimizer=optimizer, scaler=scaler if scaled else None, dense_below=10):
+        for number in range(3):
+            optimizer.zero_grad()
+            stage.seed(number)
+            scaler.scale(model(torch.randn(6, 20)).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            if number and clip:
+                getattr(nn.utils, clip)(model.parameters(), 1.0)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                scaler.step(optimizer)
+            scaler.update()
+            told += [f"{number}: {one.message}" for one in caught if one.category is AccuracyWarning]
+    return told
 
 
 def made(kind: str, model: nn.Module) -> list[torch.optim.Optimizer]:

@@ -72,3 +72,22 @@ def test_muon_and_adam_train_beside_each_other(ranks: Pool) -> None:
 def test_sharded_optimizers_are_looked_into(ranks: Pool, kind: str) -> None:
     told = ranks.play("recipe.sharded_optimizers_are_looked_into", ranks=2, kind=kind)[0]
     assert "leave overlap_with_ddp out" in told
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("clip", ["", "clip_grad_norm_", "clip_grad_value_"])
+def test_clipping_after_backward_is_noticed_once(ranks: Pool, clip: str, scaled: bool, view: bool) -> None:
+    """Whether or not a scaler has been there before; what nobody clips is not said to be."""
+    scene = "recipe.says_that_clipping_comes_too_late"
+    for told in ranks.play(scene, ranks=2, kind="SGD", scaled=scaled, clip=clip, view=view)[:2]:
+        assert len(told) == bool(clip)
+        assert all(text.startswith("1: ") and "attach(…, clip_norm=…)" in text for text in told)
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "Adafactor"])
+def test_it_is_noticed_behind_any_optimizer(ranks: Pool, kind: str) -> None:
+    told = ranks.play(
+        "recipe.says_that_clipping_comes_too_late", ranks=2, kind=kind, scaled=False, clip="clip_grad_norm_", view=False
+    )
+    assert [len(one) for one in told[:2]] == [1, 1]

@@ -32,6 +32,7 @@ from ..group import GRACE, CourierGroup
 from ..optimizers import Fit
 from ..tensors import to_arrays, to_tensors
 from .bucket import Bucket, to_coo
+from .clipping import ClipWatch
 from .courier import Courier, Parcel
 from .hook import HookState
 
@@ -53,9 +54,10 @@ class Link:
         self._step: list[Parcel[Bucket]] = []
         self._courier: Courier[Bucket] = Courier(self._work, self._fail, "sparsewire-courier")
         hook.link = self
+        self._watch = ClipWatch(names, settings)
         if fit is not None:
             averager = self.averager  # not the link: the optimizer outlives it
-            fit.attach(lambda: averager.was_sparse)
+            fit.attach(lambda: averager.was_sparse, self._watch.changed)
 
     # --- what users call ---
 
@@ -171,6 +173,8 @@ class Link:
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the hook calls, on autograd's thread."""
         task = Bucket.of(bucket, self._names)
+        if task.is_last:
+            self._watch.begin()
         return self._courier.send(task, task.buffer, task.is_last)
 
     def _check_sizes(self, state: Mapping[str, Any]) -> None:

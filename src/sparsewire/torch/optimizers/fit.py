@@ -19,7 +19,7 @@ from sparsewire.codecs.memory import NoMemory
 from sparsewire.errors import AccuracyWarning, InputError
 from sparsewire.training.schedule import Settings
 
-from .families import Group, as_it_is
+from .families import Group
 from .owners import Behind
 
 logger = logging.getLogger("sparsewire")
@@ -53,10 +53,11 @@ class Fit:
         """The learning rates by parameter name."""
         return {name: rate for one in self._fits for name, rate in one.by_name("lr").items()}
 
-    def attach(self, sparse_step: Callable[[], bool]) -> None:
-        """From now on `step()` sees the groups as they have to be, whenever the last exchange was a sparse one."""
+    def attach(self, sparse_step: Callable[[], bool], clipped: Callable[[], str]) -> None:
+        """From now on `step()` sees the groups as they have to be, whenever the last exchange was a sparse one; what
+        `clipped` says before a step is warned of, once."""
         for one in self._fits:
-            one.attach(sparse_step)
+            one.attach(sparse_step, clipped)
 
     def detach(self) -> None:
         for one in self._fits:
@@ -97,13 +98,12 @@ class OneFit:
         """All parameters' groups, as the user sees them."""
         return self._whole() if self.behind.outer is self.optimizer else self.behind.groups
 
-    def attach(self, sparse_step: Callable[[], bool]) -> None:
-        self._sparse_step = sparse_step
-        if self.is_sgd or self.behind.row.change is not as_it_is:
-            self._hooks = [
-                self.optimizer.register_step_pre_hook(self._before),
-                self.optimizer.register_step_post_hook(self._after),
-            ]
+    def attach(self, sparse_step: Callable[[], bool], clipped: Callable[[], str]) -> None:
+        self._sparse_step, self._clipped = sparse_step, clipped
+        self._hooks = [
+            self.optimizer.register_step_pre_hook(self._before),
+            self.optimizer.register_step_post_hook(self._after),
+        ]
 
     def detach(self) -> None:
         self._after()
@@ -131,7 +131,10 @@ class OneFit:
         self._after()  # a step that raised left its groups behind
         self._check()
         held = self._memory.held_momentum is not None  # in dense steps too
-        needed = held or (self._sparse_step() and self._memory.buffers)
+        late = self._sparse_step() and self._memory.buffers
+        if late and (text := self._clipped()):
+            warn_once(text)
+        needed = held or late
         if needed and any(not self._change(group).items() <= group.items() for group in self._whole()):
             self._groups = self.optimizer.param_groups
             self.optimizer.param_groups = [part for group in self._groups for part in self._parts(group)]
