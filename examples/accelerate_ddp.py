@@ -16,10 +16,8 @@ from accelerate import Accelerator, debug_launcher
 from accelerate.utils import broadcast_object_list
 from torch.nn.functional import cross_entropy
 
-from sparsewire.torch import falling_ratio
 from sparsewire.torch.accelerate import attach_accelerate
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
 STEPS = 60  # of two batches each
 
 
@@ -42,9 +40,7 @@ def main() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(32, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8))
     model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9))
-    # The prepared optimizer is passed on to `attach`.
-    falling = falling_ratio(STEPS, 0.01)
-    link = attach_accelerate(accelerator, model, SCHEME, select_per="model", ratio_schedule=falling)
+    link = attach_accelerate(accelerator, model, total_steps=STEPS)  # the accelerator knows the optimizer
 
     folder = broadcast_object_list([tempfile.mkdtemp() if accelerator.is_main_process else ""])[0]
     before = train(accelerator, model, optimizer, range(60))

@@ -20,12 +20,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer
 
 from sparsewire.torch import Link, attach, load, save
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual"
 WORDS, LENGTH = 512, 32
 
 
 class Compression(TrainerCallback):
-    """Attaches when the model has been wrapped; keeps every rank's residuals beside the Trainer's checkpoints."""
+    """Attaches when the model has been wrapped; keeps every rank's residuals beside the Trainer's checkpoints.
+
+    The Trainer clips gradients to `max_grad_norm`, 1 by default; `attach` does so before what has waited is added.
+    """
 
     link: Link
 
@@ -34,8 +36,9 @@ class Compression(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = self.trainer
-        used = {"optimizer": trainer.optimizer, "scaler": trainer.accelerator.scaler}
-        self.link = attach(trainer.model_wrapped, SCHEME, **used, **self.settings)
+        used = {"optimizer": trainer.optimizer, "total_steps": state.max_steps, "scaler": trainer.accelerator.scaler}
+        used["clip_norm"], args.max_grad_norm = args.max_grad_norm or None, 0.0
+        self.link = attach(trainer.model_wrapped, **used, **self.settings)
         if state.global_step:
             load(self.link, folder(args, state))
 
@@ -70,7 +73,7 @@ def trainer(output: str, data: list[dict[str, torch.Tensor]]) -> tuple[Trainer, 
     )  # fmt: skip
     made = Trainer(model, args, train_dataset=data)
     made.remove_callback(PrinterCallback)
-    compression = Compression(made, select_per="model")
+    compression = Compression(made)
     made.add_callback(compression)
     return made, compression
 

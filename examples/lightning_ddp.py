@@ -13,10 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from sparsewire.torch import falling_ratio
 from sparsewire.torch.lightning import SparsewireCallback
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
 STEPS = 160  # five epochs
 
 
@@ -48,13 +46,12 @@ def main(folder: Path) -> None:
     x = torch.randn(4096, 32)
     data = DataLoader(TensorDataset(x, (x @ torch.randn(32, 8)).argmax(1)), batch_size=64)
 
-    # The trainer's optimizer is passed on to `attach`.
-    settings = {"select_per": "model", "ratio_schedule": falling_ratio(STEPS, 0.01)}
-    first = trainer(2, SparsewireCallback(SCHEME, **settings))
+    # The trainer knows its optimizer and its steps; here the whole run is longer than the first trainer's part.
+    first = trainer(2, SparsewireCallback(total_steps=STEPS))
     first.fit(Net(), data)
     first.save_checkpoint(folder / "two.ckpt")  # every rank calls it; it holds both ranks' residuals
 
-    callback = SparsewireCallback(SCHEME, **settings)
+    callback = SparsewireCallback()
     second = trainer(5, callback)
     second.fit(Net(), data, ckpt_path=folder / "two.ckpt", weights_only=True)
     if second.is_global_zero:

@@ -17,9 +17,8 @@ from ray.train import Checkpoint, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 from torch.nn.functional import cross_entropy
 
-from sparsewire.torch import Link, attach, falling_ratio, load, save
+from sparsewire.torch import Link, attach, load, save
 
-SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)"
 STEPS = 120
 
 
@@ -31,8 +30,7 @@ def train(config: dict[str, int]) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(32, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8))
     model = prepare_model(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    falling = falling_ratio(STEPS, 0.01)
-    link = attach(model, SCHEME, optimizer=optimizer, select_per="model", ratio_schedule=falling)
+    link = attach(model, optimizer=optimizer, total_steps=STEPS)
     resume(net, optimizer, link)
 
     rank = ray.train.get_context().get_world_rank()
@@ -58,7 +56,7 @@ def resume(net: torch.nn.Module, optimizer: torch.optim.Optimizer, link: Link) -
 
 def report(net: torch.nn.Module, optimizer: torch.optim.Optimizer, link: Link, loss: float) -> None:
     """Every worker saves its own residuals; Ray puts the files of all workers into one checkpoint."""
-    facts = {name: value for name, value in link.stats().items() if name != "seconds"}
+    facts = {name: value for name, value in link.stats().items() if name not in ("seconds", "recipe")}
     with tempfile.TemporaryDirectory() as folder:
         save(link, folder)
         if link.comm.rank == 0:

@@ -28,7 +28,7 @@ def join(model: Any, scheme: Any = AUTO, **settings: Any) -> Any:
     measured = auto_link.survey
     auto_link.survey = lambda comm, plans, numel: dict.fromkeys(map(coding, plans), CODECS)
     try:
-        return attach(model, scheme, **settings)
+        return attach(model, scheme, **{"optimizer": None, **settings})
     finally:
         auto_link.survey = measured
 
@@ -169,7 +169,7 @@ def resumes_exactly(stage: Stage, folder: str, stop: int, scheme: str = AUTO) ->
 def chooses_alone(stage: Stage) -> tuple[str, list[dict[str, Any]], int]:
     """Its own measurements and decisions, on a clock that makes every all_reduce of a bucket slow."""
     wired = stage.ddp(build(), bucket_cap_mb=0.005)
-    with logged() as lines, attach(wired, AUTO) as link:
+    with logged() as lines, attach(wired, AUTO, optimizer=None) as link:
         span, late = link.times.span, [0.0]
         timer = link.times.timer
         link.times.timer = lambda: timer() + late[0]  # time passes in dense exchanges, and nowhere else
@@ -196,11 +196,11 @@ def refuses(stage: Stage) -> None:
         ("auto | transform=fft", {"select_per": "model"}, "transform"),
         (Auto(["nonzero"]), {"ratio_schedule": lambda step: 0.1}, "ratio"),
     ]:
-        assert reason in raises((InputError, SchemeError), lambda: attach(model, scheme, **settings))  # noqa: B023
+        assert reason in raises((InputError, SchemeError), lambda: attach(model, scheme, optimizer=None, **settings))  # noqa: B023
     told = raises(InputError, lambda: local_steps(model.module, optimizer, "auto", every=2))
     assert "has no auto" in told, told
     margin = 0.05 + 0.1 * (stage.rank == 1)
-    assert "auto" in raises(Exception, lambda: attach(model, Auto(["topk(1%)"], margin=margin)))
+    assert "auto" in raises(Exception, lambda: attach(model, Auto(["topk(1%)"], margin=margin), optimizer=None))
 
 
 def says_who_failed(stage: Stage) -> str:

@@ -13,6 +13,7 @@ from torch_ranks import Stage, raises
 
 from sparsewire.errors import AccuracyWarning, InputError
 from sparsewire.torch import attach
+from sparsewire.torch.optimizers import fit
 
 ALL = "nonzero | values=raw | memory="
 
@@ -234,11 +235,11 @@ def refuses_to_follow(stage: Stage) -> list[str]:
     sgd = torch.optim.SGD(model.parameters())
     wrong = [
         {"optimizer": torch.optim.AdamW(model.parameters()), "follow_rate": True},
-        {"optimizer": Strange(model.parameters()), "follow_rate": True},
+        {"optimizer": torch.optim.RMSprop(model.parameters()), "follow_rate": True},
         {"follow_rate": True},
         {"optimizer": sgd, "follow_rate": 1},
     ]
-    return [raises(InputError, lambda told=told: attach(model, "topk(5%)", **told)) for told in wrong]
+    return [raises(InputError, lambda told=told: attach(model, "topk(5%) | memory=residual", **told)) for told in wrong]
 
 
 def says_what_does_not_fit(stage: Stage) -> list[str]:
@@ -258,18 +259,17 @@ def says_what_does_not_fit(stage: Stage) -> list[str]:
         ("memory=gain", torch.optim.AdamW(parameters)),
         ("memory=dgc", torch.optim.AdamW(parameters)),
         ("memory=dgc", "sgd"),
-        ("memory=dgc", torch.optim.RMSprop(parameters, momentum=0.9)),
         ("memory=gmc", torch.optim.NAdam(parameters)),
         ("memory=dgc", torch.optim.RMSprop(parameters)),
-        ("memory=dgc(momentum=0.95)", Strange(parameters)),
     ]
     for memory, optimizer in wrong:
         scheme = f"topk(5%) | {memory}"
         texts.append(raises(InputError, lambda: attach(model, scheme, optimizer=optimizer)))  # noqa: B023
+    fit._said.clear()  # an earlier scene may have heard it
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            attach(model, "topk(5%)", optimizer=sgd(parameters, momentum=0.9)).detach()
+            attach(model, "topk(5%) | memory=residual", optimizer=sgd(parameters, momentum=0.9)).detach()
     texts += [str(one.message) for one in caught if one.category is AccuracyWarning]
     with attach(model, "topk(5%) | memory=dgc", optimizer=sgd(parameters)):  # without momentum it gets the means
         backward(stage, model, 0)

@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 def differ_in(stage: Stage, what: str) -> str:
     """Rank 1 attaches with something else: an error on every rank, and the model still trains, dense."""
-    mine: dict[str, Any] = {"scheme": SCHEME} | (OTHER[what] if stage.rank == 1 else {})
+    mine: dict[str, Any] = {"scheme": SCHEME, "optimizer": None} | (OTHER[what] if stage.rank == 1 else {})
     plain, wired = stage.ddp(build()), stage.ddp(build())
     text = raises(CommMismatch, lambda: attach(wired, **mine))
     for model in (plain, wired):
@@ -99,7 +99,7 @@ def refuses(stage: Stage, what: str, everywhere: bool) -> str:
     """A wrong setting on every rank, or on rank 1 only: an error on all of them at once."""
     wrong, words = WRONG[what]
     wired = stage.ddp(build())
-    mine: dict[str, Any] = {"scheme": SCHEME} | (wrong if everywhere or stage.rank == 1 else {})
+    mine: dict[str, Any] = {"scheme": SCHEME, "optimizer": None} | (wrong if everywhere or stage.rank == 1 else {})
     begin = time.monotonic()
     with _without_zstandard(what == "zstd"):
         text = raises(Exception, lambda: attach(wired, **mine))
@@ -149,5 +149,5 @@ def takes_every_codec(stage: Stage) -> None:
     for slot in ("select", "indices", "values"):
         for name in list_codecs()[slot]:
             call = "threshold(ratio=10%)" if name == "threshold" else name
-            with attach(wired, call if slot == "select" else f"topk(10%) | {slot}={call}"):
+            with attach(wired, call if slot == "select" else f"topk(10%) | {slot}={call}", optimizer=None):
                 pass

@@ -19,7 +19,7 @@ from sparsewire.torch import attach
 def copies(stage: Stage, how: str, when: str) -> None:
     """A copy of a model that has, or had, a link is a model of its own: it trains plainly, and can be attached."""
     plain, wired = stage.ddp(build()), stage.ddp(build())
-    link = attach(wired, "topk(1%)")
+    link = attach(wired, "topk(1%)", optimizer=None)
     backward(stage, wired, 0)
     wired.zero_grad()
     if when == "detached":
@@ -30,7 +30,7 @@ def copies(stage: Stage, how: str, when: str) -> None:
         backward(stage, model, 1)
     assert_equal_gradients(other.module, plain.module)
     assert link.step == 1
-    with attach(other, "topk(1%)") as second:
+    with attach(other, "topk(1%)", optimizer=None) as second:
         other.zero_grad()
         backward(stage, other, 2)
         assert second.step == 1
@@ -57,7 +57,7 @@ def compiled_within(stage: Stage) -> None:
         for one, other in zip(wired.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad)
     wired.zero_grad()
-    with attach(wired, "topk(5%)", dense_below=0) as link:
+    with attach(wired, "topk(5%)", dense_below=0, optimizer=None) as link:
         backward(stage, wired, 0, plain.module)
         assert set(dense_kept(link.state_dict())) == {name for name, _ in plain.module.named_parameters()}
     warnings.simplefilter("error")

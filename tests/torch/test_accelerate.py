@@ -71,8 +71,14 @@ def test_residuals_follow_the_accelerators_scaler(facts: list[dict[str, Any]]) -
 
 
 def test_the_prepared_optimizer_is_fitted(facts: list[dict[str, Any]]) -> None:
-    """The default; `optimizer=None` switches it off, and of several only one that is the model's is taken."""
+    """The default; `optimizer=None` switches it off, and of several those that are the model's are taken."""
     assert [rank["fitted"] for rank in facts] == [[True, False, True]] * RANKS
+
+
+def test_a_scheme_is_chosen_for_the_prepared_optimizer(facts: list[dict[str, Any]]) -> None:
+    assert [rank["chosen"] for rank in facts] == [
+        'attach(model, "topk(ratio=0.02) | memory=gain(momentum=0.9)", optimizer=optimizer)'
+    ] * RANKS
 
 
 def test_one_process_is_told_how_to_start_more() -> None:
@@ -182,7 +188,7 @@ def refitted(accelerator: Any, model: Any, optimizer: Any) -> list[bool]:
     accelerator.prepare(torch.optim.AdamW(torch.nn.Linear(2, 2).parameters()))
     with attach_accelerate(accelerator, model, MOMENTUM_SCHEME) as beside:
         pass
-    return [without._fit is not None, beside._fit is not None and beside._fit.optimizer is optimizer.optimizer]
+    return [without._fit is not None, beside._fit is not None and beside._fit.optimizers == [optimizer.optimizer]]
 
 
 def main(folder: str) -> None:
@@ -197,7 +203,9 @@ def main(folder: str) -> None:
     train(accelerator, model, optimizer, range(6, 12))
     facts: dict[str, Any] = link.stats()
     link.detach()
-    facts["fitted"] = [link._fit.optimizer is optimizer.optimizer, *refitted(accelerator, model, optimizer)]
+    facts["fitted"] = [link._fit.optimizers == [optimizer.optimizer], *refitted(accelerator, model, optimizer)]
+    with attach_accelerate(accelerator, model, total_steps=1000) as other:
+        facts["chosen"] = repr(other.recipe)
     facts["hooks"] = [len(accelerator._save_model_state_pre_hook), len(accelerator._load_model_state_pre_hook)]
     try:
         attach_accelerate(accelerator, model.module, SCHEME)

@@ -98,6 +98,21 @@ def test_with_adam_a_resumed_run_is_bit_equal_too(facts: list[dict[str, Any]]) -
     assert [rank["resumed with Adam"] for rank in facts] == [True] * RANKS
 
 
+def test_the_trainer_tells_everything_that_the_recipe_needs(facts: list[dict[str, Any]]) -> None:
+    assert [rank["recipe"] for rank in facts] == [
+        'attach(model, "topk(ratio=0.25) | memory=gain(momentum=0.9)", optimizer=optimizer)'
+    ] * RANKS
+
+
+def test_the_trainers_clipping_is_done_before_what_waits_is_added(facts: list[dict[str, Any]]) -> None:
+    """During `fit` by the link alone; afterwards the trainer is as it was. What the link cannot do is refused."""
+    assert [rank["clipped"] for rank in facts] == [[0.5, [None] * 2, 0.5]] * RANKS
+    for rank in facts:
+        by_value, twice = rank["clipping refused"]
+        assert "gradient_clip_algorithm='value'" in by_value and "SparsewireCallback(clip_norm=…)" in by_value
+        assert "leave gradient_clip_val out" in twice
+
+
 def test_without_lightning_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing(monkeypatch, "sparsewire.torch.lightning", "lightning", "pytorch_lightning") == (
         "sparsewire.torch.lightning needs Lightning: pip install lightning"
@@ -162,7 +177,7 @@ def fit(
     path: Path | None = None,
     settings: dict[str, Any] | None = None,
     net: Any = None,
-    scheme: str = MOMENTUM_SCHEME,
+    scheme: str | None = MOMENTUM_SCHEME,
     **options: Any,
 ) -> tuple[Any, Any, Any]:
     """(the trainer, its callback, the weights afterwards): four batches per rank and epoch, two steps."""
@@ -245,6 +260,21 @@ def refusal() -> str:
     return ""
 
 
+def chosen() -> dict[str, Any]:
+    """Everything left to the callback: what it makes of the trainer's optimizer, steps and clipping."""
+    net, seen = module(), []
+    net.on_train_batch_start = lambda *_: seen.append(net.trainer.gradient_clip_val) if len(seen) < 2 else None
+    trainer, callback, _ = fit(40, net=net, scheme=None, settings={"dense_below": 100}, gradient_clip_val=0.5)
+    clipped = [callback.link.settings.clip_norm, seen, trainer.gradient_clip_val]
+    refused = []
+    for options, settings in (({"gradient_clip_algorithm": "value"}, {}), ({}, {"clip_norm": 1.0})):
+        try:
+            fit(1, scheme=None, settings=settings, gradient_clip_val=0.5, **options)
+        except ValueError as error:
+            refused.append(str(error))
+    return {"recipe": repr(callback.link.recipe), "clipped": clipped, "clipping refused": refused}
+
+
 def residuals(state: dict[str, Any]) -> dict[str, Any]:
     return {name: buffers["residual"] for name, buffers in state["buffers"].items()}
 
@@ -262,7 +292,7 @@ def main(folder: Path) -> dict[str, Any]:
     trainer.save_checkpoint(folder / "last.ckpt")
     middle = folder / "epoch=1.ckpt"
     switched_off = fit(1, settings={"optimizer": None})[1].link
-    facts["fitted"] = [callback.link._fit.optimizer is trainer.optimizers[0], switched_off._fit is not None]
+    facts["fitted"] = [callback.link._fit.optimizers == trainer.optimizers, switched_off._fit is not None]
     facts["resumed"] = same_bits(fit(4, path=middle)[2], weights)
     with warnings.catch_warnings(record=True) as caught:
         without = edited(middle, lambda callbacks: callbacks.pop("SparsewireCallback"))
@@ -287,6 +317,7 @@ def main(folder: Path) -> dict[str, Any]:
     facts["damaged"] = refusal_of_damage(middle)
     facts |= scaled(weights)
     facts |= with_adam(folder)
+    facts |= chosen()
     facts["comm_threads"] = sum(thread.name == "sparsewire-comm" for thread in threading.enumerate())
     facts["refused"] = refusal()
     return facts

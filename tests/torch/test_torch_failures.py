@@ -127,7 +127,7 @@ def test_a_peers_failure_is_told_in_a_short_traceback_whose_last_lines_say_it(ra
 
 @pytest.mark.parametrize("exchange", ["allgather", "shared(support=pool)", "sketch"])
 def test_a_group_without_a_backend_for_the_cpu_is_no_obstacle(ranks: Pool, exchange: str) -> None:
-    scheme = EXACT if exchange == "allgather" else f"topk(30%) | exchange={exchange}"
+    scheme = EXACT if exchange == "allgather" else f"topk(30%) | memory=residual | exchange={exchange}"
     ranks.play("failures.only_has_accelerators", scheme=scheme)
 
 

@@ -19,7 +19,7 @@ from sparsewire.frames.codec import Spec
 from .checkpoint.files import load, save
 from .ddp.attach import attach
 from .ddp.link import Link
-from .optimizers import only_optimizer
+from .optimizers import NOT_GIVEN, only_optimizers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -29,19 +29,22 @@ elif find_spec("accelerate") is None:
 HANDLES = "_sparsewire_state_hooks"
 
 
-def attach_accelerate(accelerator: Accelerator, model: torch.nn.Module, scheme: Spec, **settings: Any) -> Link:
+def attach_accelerate(
+    accelerator: Accelerator, model: torch.nn.Module, scheme: Spec | None = None, **settings: Any
+) -> Link:
     """Attaches to a model that `accelerator.prepare` returned.
 
-    `settings` are those of `attach`. `optimizer` is by default the prepared one, where one alone has the model's
-    parameters; None switches that off. `scaler` is by default the accelerator's (`mixed_precision="fp16"`), so that
-    residuals follow the loss scale.
+    Scheme and `settings` are those of `attach`; `total_steps` counts optimizer steps. `optimizer` is by default what
+    was prepared for the model, one or several; None switches that off. `scaler` is by default the accelerator's
+    (`mixed_precision="fp16"`), so that residuals follow the loss scale. Instead of `accelerator.clip_grad_norm_`, which
+    would clip what has waited together with the gradient, write `clip_norm=`.
 
     From then on `accelerator.save_state(folder)` and `load_state(folder)` save and load every rank's own state in
     `folder/sparsewire` (for a second model `folder/sparsewire_1`, and so on). Call the link's `detach()` before
     `accelerator.end_training()`.
     """
     place, wrapped = _prepared(accelerator, model)
-    usual = {"optimizer": only_optimizer(accelerator._optimizers, wrapped), "scaler": accelerator.scaler}
+    usual = {"optimizer": only_optimizers(accelerator._optimizers, wrapped) or NOT_GIVEN, "scaler": accelerator.scaler}
     link = attach(wrapped, scheme, **{**usual, **settings})
     name = f"sparsewire_{place}" if place else "sparsewire"
     for handle in getattr(wrapped, HANDLES, ()):  # of a link that was detached

@@ -6,9 +6,10 @@ Lightning registers its own `ddp_comm_hook` on CUDA devices only; a callback att
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from sparsewire.training.together import together
 from .checkpoint.files import State, read_own
 from .ddp.attach import attach
 from .ddp.link import Link
-from .optimizers import only_optimizer
+from .optimizers import NOT_GIVEN, only_optimizers
 from .tensors import to_arrays, to_tensors
 
 if TYPE_CHECKING:
@@ -44,17 +45,19 @@ else:
 class SparsewireCallback(Callback):
     """Attaches when fitting starts, logs bytes, keeps every rank's state in the checkpoint, detaches at the end.
 
-    `Trainer(strategy="ddp", callbacks=[SparsewireCallback("topk(1%) | memory=dgc(momentum=0.9)")])`; `settings` are
-    those of `attach`. `optimizer` is by default the trainer's, where one alone has the model's parameters; None
-    switches that off. `scaler` is by default that of the trainer's precision plugin (`16-mixed`), so that residuals
-    follow the loss scale. `link` exists from the start of `fit`, and can still be read after its end.
+    `Trainer(strategy="ddp", callbacks=[SparsewireCallback()])`; scheme and `settings` are those of `attach`. By default
+    `optimizer` is what the trainer has for the model, one or several, and `total_steps` its
+    `estimated_stepping_batches`. `scaler` is that of the precision plugin (`16-mixed`), so that residuals follow the
+    loss scale. `clip_norm` is the trainer's `gradient_clip_val`, which is off meanwhile: it would clip what has waited
+    together with the gradient. `link` exists from the start of `fit`, and can still be read after its end.
 
     Rank 0 alone writes Lightning's checkpoint, so it collects the other ranks' states into it. After an
     exception the link leaves at once, and the other ranks hear of it.
     """
 
-    def __init__(self, scheme: Spec, **settings: Any) -> None:
+    def __init__(self, scheme: Spec | None = None, **settings: Any) -> None:
         self.link: Link | None = None
+        self._clip_val: float | None = None
         self._scheme, self._settings = scheme, settings
         self._resume: Sequence[State] | None = None
 
@@ -72,8 +75,14 @@ class SparsewireCallback(Callback):
         if not isinstance(model, DistributedDataParallel):
             kind = type(trainer.strategy).__name__
             raise InputError(f'SparsewireCallback needs Trainer(strategy="ddp"); {kind} does not wrap the model in DDP')
-        usual = {"optimizer": only_optimizer(trainer.optimizers, model), "scaler": _scaler(trainer)}
+        usual = {
+            "optimizer": only_optimizers(trainer.optimizers, model) or NOT_GIVEN,
+            "total_steps": _total_steps(trainer),
+            "scaler": _scaler(trainer),
+            "clip_norm": _clip_norm(trainer, self._settings),
+        }
         self.link = attach(model, self._scheme, **{**usual, **self._settings})
+        self._clip_val, trainer.gradient_clip_val = trainer.gradient_clip_val, None
         if self._resume is not None:
             _restore(self.link, self._resume)
             self._resume = None
@@ -99,11 +108,34 @@ class SparsewireCallback(Callback):
         self._resume = None
         if stage == "fit" and self.link is not None:
             self.link.detach()
+            trainer.gradient_clip_val, self._clip_val = self._clip_val, None
 
 
 def _scaler(trainer: Trainer) -> torch.amp.GradScaler | None:
     """The GradScaler of mixed precision in float16; other precisions have none."""
     return getattr(trainer.strategy.precision_plugin, "scaler", None)
+
+
+def _total_steps(trainer: Trainer) -> int | None:
+    """Optimizer steps of the whole fit; None where they are not known."""
+    steps = trainer.estimated_stepping_batches
+    return int(steps) if 0 < steps < math.inf else None
+
+
+def _clip_norm(trainer: Trainer, settings: Mapping[str, Any]) -> float | None:
+    """The trainer's norm to clip gradients to, if it has one."""
+    value, given = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+    rule = str(getattr(given, "value", given) or "norm")
+    if not value:
+        return None
+    if settings.get("clip_norm") is not None:
+        raise InputError("gradient_clip_val would clip after clip_norm has: leave gradient_clip_val out")
+    if rule != "norm":
+        raise InputError(
+            f"gradient_clip_algorithm={rule!r} would clip what has waited together with the gradient: leave "
+            "gradient_clip_val out, and write SparsewireCallback(clip_norm=…) to clip by norm"
+        )
+    return float(value)
 
 
 def _restore(link: Link, states: Sequence[State]) -> None:

@@ -28,6 +28,7 @@ from sparsewire.core.statefile import reading
 from sparsewire.errors import CommError, InputError
 from sparsewire.planning.auto import Auto, AutoSchedule, Controller, Sample, StepTimer, measure_network, probe, survey
 from sparsewire.planning.auto.rates import PROBE_SECONDS
+from sparsewire.training.recipe import Recipe
 from sparsewire.training.residuals.momentum import left_behind
 from sparsewire.training.schedule import SchemeSchedule, Settings
 from sparsewire.training.settings import usable
@@ -68,7 +69,7 @@ class AutoLink(Link):
 
     def __init__(
         self, names: dict[torch.Tensor, str], group: CommGroup, settings: Settings, hook: HookState,
-        fit: Fit | None, fourier: Fourier | None, controller: Controller,
+        fit: Fit | None, fourier: Fourier | None, controller: Controller, recipe: Recipe | None = None,
     ) -> None:  # fmt: skip
         self.controller, self.times = controller, StepTimer()
         self._own = group
@@ -87,7 +88,7 @@ class AutoLink(Link):
         self._lost: CommError | None = None
         self._idle = threading.Event()  # the communication thread has nothing to do
         self._idle.set()
-        super().__init__(names, group, settings, hook, fit, fourier)
+        super().__init__(names, group, settings, hook, fit, fourier, recipe)
 
     def stats(self) -> dict[str, Any]:
         """Those of any link, and under "auto" what was chosen, when and why."""

@@ -23,6 +23,7 @@ from sparsewire.errors import add_note
 from sparsewire.kernels.scratch import Kept
 from sparsewire.training.averager import Averager
 from sparsewire.training.nodes.grid import Grid
+from sparsewire.training.recipe import Recipe
 from sparsewire.training.schedule import Settings
 from sparsewire.training.settings import real_sizes
 
@@ -30,6 +31,7 @@ from ..group import GRACE, CommGroup
 from ..optimizers import Fit
 from ..tensors import to_arrays, to_tensors
 from .bucket import Bucket, to_coo
+from .clipping import ClipWatch
 from .comm_thread import CommThread, QueuedBucket
 from .hook import HookState
 
@@ -41,9 +43,10 @@ class Link:
 
     def __init__(
         self, names: dict[torch.Tensor, str], group: CommGroup, settings: Settings, hook: HookState,
-        fit: Fit | None = None, fourier: Fourier | None = None,
+        fit: Fit | None = None, fourier: Fourier | None = None, recipe: Recipe | None = None,
     ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
+        self.recipe = recipe
         sizes = real_sizes({name: parameter for parameter, name in names.items()})
         self.averager = Averager(group.comm, settings, sizes)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
@@ -51,9 +54,10 @@ class Link:
         self._step: list[QueuedBucket] = []
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
         hook.link = self
+        self._watch = ClipWatch(names, settings)
         if fit is not None:
             averager = self.averager  # not the link: the optimizer outlives it
-            fit.attach(lambda: averager.was_sparse)
+            fit.attach(lambda: averager.was_sparse, self._watch.changed)
 
     # --- what users call ---
 
@@ -74,10 +78,15 @@ class Link:
     def attached(self) -> bool:
         return self._hook.link is self
 
+    def __repr__(self) -> str:
+        state = f"at step {self.step}" if self.attached else "detached"
+        return f"<{type(self).__name__} {state}: {self.recipe!r}>"
+
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
-        and seconds by stage on the communication thread; with `nodes`, what of it went between machines."""
-        return self.averager.stats()
+        and seconds by stage on the communication thread; with `nodes`, the bytes between machines. "recipe" is the
+        call that says everything that was chosen."""
+        return {**self.averager.stats(), "recipe": repr(self.recipe)}
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain types only. Every rank saves its own."""
@@ -161,7 +170,10 @@ class Link:
 
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """What the hook calls, on autograd's thread."""
-        return self._comm_thread.send(Bucket.of(bucket, self._names))
+        task = Bucket.of(bucket, self._names)
+        if task.is_last:
+            self._watch.begin()
+        return self._comm_thread.send(task)
 
     # --- what the communication thread does ---
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,25 +19,62 @@ from sparsewire.codecs.memory import NoMemory
 from sparsewire.errors import AccuracyWarning, InputError
 from sparsewire.training.schedule import Settings
 
+from .families import Group
+from .owners import Behind
+
 logger = logging.getLogger("sparsewire")
-Group = dict[str, Any]
-ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 _said: set[str] = set()
 
 
 class Fit:
-    """An optimizer behind a memory."""
+    """The optimizers behind a memory, one or several."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, memory: Memory, names: Mapping[torch.Tensor, str],
+        self, optimizers: Sequence[Behind], memory: Memory, names: Mapping[torch.Tensor, str],
         is_sparse: Callable[[torch.Tensor], bool],
     ) -> None:  # fmt: skip
-        self.optimizer: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+        self._fits = [OneFit(one, memory, names, is_sparse) for one in optimizers]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those whose `step()` moves the weights."""
+        return [one.optimizer for one in self._fits]
+
+    @property
+    def not_sgd(self) -> str:
+        """The name of an optimizer that is another one; nothing where all are SGD."""
+        return next((one.behind.name for one in self._fits if not one.is_sgd), "")
+
+    def momenta(self) -> dict[str, float]:
+        """SGD's momentum by parameter name. What other optimizers call so is another thing: 0."""
+        return {name: momentum for one in self._fits for name, momentum in one.momenta().items()}
+
+    def rates(self) -> dict[str, float]:
+        """The learning rates by parameter name."""
+        return {name: rate for one in self._fits for name, rate in one.by_name("lr").items()}
+
+    def attach(self, sparse_step: Callable[[], bool], clipped: Callable[[], str]) -> None:
+        """From now on `step()` sees the groups as they have to be, whenever the last exchange was a sparse one; what
+        `clipped` says before a step is warned of, once."""
+        for one in self._fits:
+            one.attach(sparse_step, clipped)
+
+    def detach(self) -> None:
+        for one in self._fits:
+            one.detach()
+
+
+class OneFit:
+    """One optimizer behind a memory."""
+
+    def __init__(
+        self, behind: Behind, memory: Memory, names: Mapping[torch.Tensor, str],
+        is_sparse: Callable[[torch.Tensor], bool],
+    ) -> None:  # fmt: skip
+        self.behind, self.optimizer = behind, behind.inner
         self._memory, self._names, self._is_sparse = memory, names, is_sparse
         self._groups: list[Group] | None = None
         self._hooks: list[Any] = []
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise InputError(f"optimizer is a torch.optim.Optimizer, or None, not {optimizer!r}")
         self._check()
 
     @property
@@ -45,29 +82,28 @@ class Fit:
         return isinstance(self.optimizer, torch.optim.SGD)
 
     def momenta(self) -> dict[str, float]:
-        """SGD's momentum by parameter name. What other optimizers call so is another thing: 0."""
-        return self._by_name("momentum") if self.is_sgd else dict.fromkeys(self._names.values(), 0.0)
+        """SGD's momentum by parameter name."""
+        return self.by_name("momentum" if self.is_sgd else "")
 
-    def rates(self) -> dict[str, float]:
-        """The learning rates by parameter name."""
-        return self._by_name("lr")
-
-    def _by_name(self, setting: str) -> dict[str, float]:
+    def by_name(self, setting: str) -> dict[str, float]:
+        """A setting by parameter name; 0 where the groups have none."""
         return {
             self._names[parameter]: float(group.get(setting, 0.0))
-            for group in self._whole()
+            for group in self._outer()
             for parameter in group["params"]
             if parameter in self._names
         }
 
-    def attach(self, sparse_step: Callable[[], bool]) -> None:
-        """From now on `step()` sees the groups as they have to be, whenever the last exchange was a sparse one."""
-        self._sparse_step = sparse_step
-        if isinstance(self.optimizer, (torch.optim.SGD, *ADAMS)):
-            self._hooks = [
-                self.optimizer.register_step_pre_hook(self._before),
-                self.optimizer.register_step_post_hook(self._after),
-            ]
+    def _outer(self) -> list[Group]:
+        """All parameters' groups, as the user sees them."""
+        return self._whole() if self.behind.outer is self.optimizer else self.behind.groups
+
+    def attach(self, sparse_step: Callable[[], bool], clipped: Callable[[], str]) -> None:
+        self._sparse_step, self._clipped = sparse_step, clipped
+        self._hooks = [
+            self.optimizer.register_step_pre_hook(self._before),
+            self.optimizer.register_step_post_hook(self._after),
+        ]
 
     def detach(self) -> None:
         self._after()
@@ -95,7 +131,10 @@ class Fit:
         self._after()  # a step that raised left its groups behind
         self._check()
         held = self._memory.held_momentum is not None  # in dense steps too
-        needed = held or (self._sparse_step() and self._memory.buffers)
+        late = self._sparse_step() and self._memory.buffers
+        if late and (text := self._clipped()):
+            warn_once(text)
+        needed = held or late
         if needed and any(not self._change(group).items() <= group.items() for group in self._whole()):
             self._groups = self.optimizer.param_groups
             self.optimizer.param_groups = [part for group in self._groups for part in self._parts(group)]
@@ -116,9 +155,9 @@ class Fit:
 
     def _change(self, group: Group) -> Group:
         """No first moment; no look-ahead, unless the memory leaves that to the optimizer."""
-        if "betas" in group:
-            return {"betas": (0.0, group["betas"][1])}
-        return {"nesterov": group["nesterov"] and self._memory.look_ahead > 0}
+        if self.is_sgd:
+            return {"nesterov": group["nesterov"] and self._memory.look_ahead > 0}
+        return self.behind.row.change(group)
 
     def _travels_sparse(self, parameter: torch.Tensor) -> bool:
         """A sparse (COO) gradient is sent whole, so its momentum is the optimizer's."""
@@ -128,25 +167,20 @@ class Fit:
     # --- do they fit? ---
 
     def _check(self) -> None:
-        groups = [g for g in self._whole() if any(self._travels_sparse(parameter) for parameter in g["params"])]
-        name = type(self.optimizer).__name__
+        groups = [g for g in self._outer() if any(self._travels_sparse(parameter) for parameter in g["params"])]
         if self.is_sgd:
             for group in groups:
                 _check_sgd(group, self._memory)
-        elif self._memory.held_momentum is not None:
+        elif groups and self._memory.held_momentum is not None and self.behind.row.family != "tables":
+            name = self.behind.name
             raise InputError(f"memory={self._memory} is for SGD with momentum; with {name} write memory=residual")
-        elif not isinstance(self.optimizer, ADAMS):
-            say_once(
-                f"{name} is not known to sparsewire: whether a momentum of its own stands "
-                f"behind memory={self._memory} is not checked; set it to 0, or use SGD with memory=dgc, or AdamW"
-            )
 
 
 def _check_sgd(group: Group, memory: Memory) -> None:
     momentum, held = float(group["momentum"]), memory.held_momentum
     if held is None:
         if momentum and not isinstance(memory, NoMemory):
-            better = f"memory=dgc(momentum={momentum:g})"
+            better = f"memory=gain(momentum={momentum:g})"
             warn_once(f"SGD's momentum {momentum:g} behind memory={memory} costs accuracy; write {better}")
         return
     if momentum not in (0.0, held):
@@ -162,16 +196,16 @@ def _check_sgd(group: Group, memory: Memory) -> None:
         )
 
 
-def fit_optimizer(
-    optimizer: torch.optim.Optimizer | None, settings: Settings, named: Mapping[str, torch.nn.Parameter]
+def fit_optimizers(
+    optimizers: Sequence[Behind], settings: Settings, named: Mapping[str, torch.nn.Parameter]
 ) -> Fit | None:
-    """The optimizer's fit with the scheme's memory; what is not checked is said."""
+    """The optimizers' fit with the scheme's memory; where none is given, what is not checked is said."""
     memory = settings.schedule.scheme.memory
-    if optimizer is None:
+    if not optimizers:
         without_optimizer(memory)
         return None
     sparse = {parameter for name, parameter in named.items() if settings.is_sparse(name, _size(parameter))}
-    return Fit(optimizer, memory, {parameter: name for name, parameter in named.items()}, sparse.__contains__)
+    return Fit(optimizers, memory, {parameter: name for name, parameter in named.items()}, sparse.__contains__)
 
 
 def check_follow_rate(follow_rate: bool, fit: Fit | None) -> None:
@@ -180,16 +214,10 @@ def check_follow_rate(follow_rate: bool, fit: Fit | None) -> None:
         raise InputError(f"follow_rate is True or False, not {follow_rate!r}")
     if follow_rate and fit is None:
         raise InputError("follow_rate=True needs to know the learning rate: give optimizer=, or leave follow_rate out")
-    if follow_rate and fit is not None and not fit.is_sgd:
-        name = type(fit.optimizer).__name__
-        raise InputError(f"follow_rate=True is for SGD, which moves by η times the gradient; with {name} leave it out")
-
-
-def only_optimizer(optimizers: Iterable[torch.optim.Optimizer], model: torch.nn.Module) -> torch.optim.Optimizer | None:
-    """The one that has parameters of the model; None if several have, or none has."""
-    held = set(model.parameters())
-    ours = [one for one in optimizers if any(held.intersection(group["params"]) for group in one.param_groups)]
-    return ours[0] if len(ours) == 1 else None
+    if follow_rate and fit is not None and fit.not_sgd:
+        raise InputError(
+            f"follow_rate=True is for SGD, which moves by η times the gradient; with {fit.not_sgd} leave it out"
+        )
 
 
 def _size(parameter: torch.Tensor) -> int:

@@ -1,0 +1,50 @@
+"""`ClipWatch`: notices that gradients are changed in place between backward and the optimizer's step.
+
+`clip_grad_norm_` after backward clips what has waited together with the gradient, and leaves no trace but the version
+number that torch counts up with every change in place. GradScaler.unscale_ does not count it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sparsewire.training.schedule import Settings
+
+TEXT = (
+    "gradients were changed between backward and optimizer.step(), as clip_grad_norm_ does: that clips what has waited "
+    "to be sent together with the gradient, and costs accuracy; write attach(…, clip_norm=…) instead"
+)
+
+
+class ClipWatch:
+    """The gradient of one parameter that travels sparse, as backward has left it."""
+
+    def __init__(self, names: Mapping[torch.Tensor, str], settings: Settings) -> None:
+        sparse = (one for one, name in names.items() if settings.is_sparse(name, one.numel()))
+        self._parameter = next(sparse, None)
+        self._left: tuple[int, int] | None = None
+
+    def begin(self) -> None:
+        """Called in a hook of DDP's last bucket: the gradient is noted once DDP, which comes first, has written it."""
+        if self._parameter is None:
+            return
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: engine.queue_callback(self._note))
+
+    def _note(self) -> None:
+        self._left = self._now()
+
+    def _now(self) -> tuple[int, int] | None:
+        gradient = None if self._parameter is None else self._parameter.grad
+        if gradient is None or gradient.layout != torch.strided or gradient.is_inference():
+            return None
+        return gradient.data_ptr(), gradient._version
+
+    def changed(self) -> str:
+        """What is wrong where the same gradient has been changed since; asked once after each backward."""
+        left, self._left = self._left, None
+        now = self._now()
+        return TEXT if left and now and left[0] == now[0] and left[1] != now[1] else ""
