@@ -107,7 +107,7 @@ def candidates_get_the_memory(stage: Stage) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.8)
     for given, ratio in (("auto", 0.02), ("auto(ratio=3%)", 0.03), (Auto(["topk", "topk(3%) | values=raw"]), 0.02)):
         with attach(model, given, optimizer=optimizer, total_steps=1000) as link:
-            plans = [way for way in link.pilot.ways if way is not None]
+            plans = [method for method in link.controller.methods if method is not None]
             assert {str(plan.memory) for plan in plans} == {"gain(momentum=0.8, nesterov=false)"}
             assert plans[0].select.ratio == ratio
 
