@@ -14,7 +14,7 @@ from strategies import make, same_bits
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, ThreadCommunicator, run_ranks
-from sparsewire.core.mask import Found, Mask, Masks
+from sparsewire.core.mask import FrameworkMask, Mask, Masks
 from sparsewire.core.sparse import LARGEST, round_to, work_dtype
 from sparsewire.errors import PeerError
 from sparsewire.exchange import Clock, ExchangeContext, Outcome, Piece, mean
@@ -137,11 +137,11 @@ def test_masks_are_read_again_only_when_they_change() -> None:
     reads: list[str] = []
     source = {"a": [np.array([1, 0, 1]), 0]}
 
-    def find(name: str) -> Found | None:
+    def find(name: str) -> FrameworkMask | None:
         if name not in source:
             return None
         mask, version = source[name]
-        return Found(mask, version, lambda: reads.append(name) or mask)
+        return FrameworkMask(mask, version, lambda: reads.append(name) or mask)
 
     masks, both = Masks(find), [("a", 0, 3, 0), ("b", 4, 6, 0)]
     assert masks.of(both).indices.tolist() == masks.of(both).indices.tolist() == [0, 2, 4, 5]

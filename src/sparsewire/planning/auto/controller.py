@@ -28,7 +28,7 @@ from ..cost.model import NetworkSpeed
 from ..cost.step import Codecs, Compute
 from .predictor import Predictor, StepHistory
 from .rates import PROBE_SECONDS, Rates, probe_interval
-from .samples import WINDOW, Agreed, Sample, mean, report
+from .samples import NOISE, WINDOW, Agreed, Sample, mean, report
 from .settings import ActiveScheme
 from .trial import LEAST, network_of, probe_size
 
@@ -36,16 +36,12 @@ logger = logging.getLogger("sparsewire")
 DENSE, TRIED = "dense", "tried, for it may be faster"
 EVERY = 8  # steps between checks of dense steps, and before the first decision, if these are short:
 PATIENCE = 5.0  # seconds that they take at most
-COLD = 1.5  # times the step before a load: the first after it are not trusted
 SETTLE = 3  # steps from a switch to the check of what it brought: the first of them is not counted
-CLEAR = 1.3  # times faster: needs no second check
 TRY = 2.0  # times the step in use: predicted within that, and below dense, a scheme that was never run is tried
 WARM = 1  # steps more that are not counted after dense ones
-AGAIN = 1.25  # times the step in use: predicted within that, dense is tried again
-SPENT = 0.01  # of the time that trying dense may take where it is predicted to be slower than that
+SPENT = 0.01  # of the time that trying dense may take where it is predicted to be slower, by more than noise
 HOLD, LONGEST = 20, 1280  # steps after a switch in which only clear ones follow; doubles with each
 REMEMBERED = 100  # switches
-FELL = 0.85  # times the step of the check before: shorter compressed steps may be a faster network: it is probed
 
 
 @dataclass(frozen=True)
@@ -141,12 +137,12 @@ class Controller:
     def _is_cold(self, step: int) -> bool:
         """The first steps of a process are slower than others."""
         first = self.since <= self.begun and step - self.begun < EVERY and self.measured * EVERY < PATIENCE
-        return first and (not self.earlier or self.measured > COLD * self.earlier)
+        return first and (not self.earlier or self.measured > NOISE * self.earlier)
 
     def _learn(self, agreed: Agreed, probe_bytes: int) -> list[float]:
         """The seconds of the steps by which the method in use is judged."""
         seconds = mean(agreed.steps)
-        if seconds < FELL * self.measured:
+        if NOISE * seconds < self.measured:  # shorter steps may be those of a faster network
             self.next_probe = 0
         self.measured, self.compute, self.samples = seconds, agreed.compute, []
         if probe_bytes:
@@ -165,7 +161,7 @@ class Controller:
             return (best, "predicted to be faster") if enough else (0, "no scheme is faster by the margin")
         if dense <= min(now, self.predictions[best]):
             return 0, "predicted to be faster"
-        if step - self.last_dense >= max(self.hold, 0 if dense < AGAIN * now else SETTLE / SPENT * dense / now):
+        if step - self.last_dense >= max(self.hold, 0 if dense < NOISE * now else SETTLE / SPENT * dense / now):
             return 0, TRIED
         new = [method for method in range(1, len(self.methods)) if self._untried(method, now)]
         if new:
@@ -187,7 +183,7 @@ class Controller:
             return twice or step - self.since <= SETTLE + WARM
         if target == 0:
             return twice
-        clear = self.trial or self.predictions[0] > CLEAR * self.predictions[target]
+        clear = self.trial or self.predictions[0] > NOISE * self.predictions[target]
         return clear or (twice and (not self.switches or step - self.since >= self.hold))
 
     def _switch(self, step: int, target: int, reason: str) -> None:

@@ -14,11 +14,9 @@ from sparsewire.codecs.scheme import Scheme
 
 from ..cost.model import NetworkSpeed
 from ..cost.step import BucketTiming, Codecs, Compute, coding, dense_step, sparse_step
-from .samples import WINDOW, lower
+from .samples import CHANGED, WINDOW, lower
 from .trial import LEAST
 
-CORRECTION = (0.01, 100.0)
-OTHER = 3.0  # times: rates that differ by more are of different networks
 ALIKE = 1.5  # times: what is computed differs by more where the training has changed
 
 
@@ -49,10 +47,10 @@ class StepHistory:
 
     def add(self, ratios: Iterable[float], byte: float) -> None:
         """Adds ratios; those that were measured at another rate of the network are dropped."""
-        if not self.byte / OTHER <= byte <= self.byte * OTHER:
+        if not self.byte / CHANGED <= byte <= self.byte * CHANGED:
             self.ratios = []
         self.byte = byte
-        self.ratios = [*self.ratios, *(min(CORRECTION[1], max(CORRECTION[0], ratio)) for ratio in ratios)][-WINDOW:]
+        self.ratios = [*self.ratios, *ratios][-WINDOW:]
 
     def saved(self) -> dict[str, Any]:
         """The history as plain types."""

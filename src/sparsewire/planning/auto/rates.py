@@ -9,13 +9,12 @@ from typing import Any
 from ..cost.model import NetworkSpeed
 from ..cost.step import BucketTiming
 from ..cost.volume import all_reduce
+from .samples import CHANGED, NOISE
 from .trial import LEAST, PROBE, REPEAT
 
 PROBE_SECONDS = 0.02  # that a probe takes at the rate that is known
 PROBE_SHARE, PROBE_STEPS = 0.03, (10, 30)  # of the time that probes may take; steps between them
-BIAS, GROWTH = (0.1, 20.0), 1.5
-STEADY = 1.3  # times: rates that differ less are one
-ALIKE = 5.0  # times: a bias that differs more from the one before is of a rate that has changed meanwhile
+GROWTH = 1.5  # times: a network's latency grows by no more from probe to probe
 
 
 @dataclass
@@ -51,7 +50,7 @@ class Rates:
             self.unmatched = False
         byte = self.probed * self.bias
         ratio = byte / max(self.byte, LEAST)
-        differs = int(ratio >= STEADY) - int(ratio <= 1 / STEADY)
+        differs = int(ratio >= NOISE) - int(ratio <= 1 / NOISE)
         certain = differs != 0 and differs == self.doubt
         if certain:
             # A rank that is late looks like latency, so that may grow by little.
@@ -71,8 +70,8 @@ class Rates:
 
     def _match(self) -> None:
         bias = self.byte / max(self.probed, LEAST)
-        if not self.matched or 1 / ALIKE < bias / self.bias < ALIKE:
-            self.bias = min(BIAS[1], max(BIAS[0], bias))
+        if not self.matched or 1 / CHANGED < bias / self.bias < CHANGED:
+            self.bias = bias
         self.matched = True
 
     def saved(self) -> dict[str, Any]:

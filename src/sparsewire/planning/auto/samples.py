@@ -13,7 +13,8 @@ from sparsewire.kernels import Array
 from ..cost.step import BucketTiming, Compute
 
 WINDOW = 8  # samples, at most
-CALM = 1.25  # times the lower median: longer ones have a pause in them, and do not count
+NOISE = 1.3  # times: durations and rates that differ by less may be the same
+CHANGED = 3.0  # times: rates that differ by more are of different networks
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,13 @@ class Sample:
 
 
 def calm(durations: Iterable[float]) -> list[float]:
-    """The durations without a pause in them; zeros are left out.
+    """The durations without a pause in them, which would make them longer than others; zeros are left out.
 
     >>> calm([1.0, 9.0, 0.0, 1.2])
     [1.0, 1.2]
     """
     measured = [seconds for seconds in durations if seconds]
-    most = CALM * statistics.median_low(measured) if measured else 0.0
+    most = NOISE * statistics.median_low(measured) if measured else 0.0
     return [seconds for seconds in measured if seconds <= most]
 
 
