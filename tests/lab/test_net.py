@@ -194,14 +194,14 @@ def test_output_of_python_is_not_held_back_unless_the_user_wants_so(monkeypatch)
 
 
 def test_a_process_that_has_hidden_and_holds_the_outputs_is_waited_for_once(monkeypatch, capfd):
-    drain, held = Commands._drain, []
+    drain, held = Commands.drain, []
 
-    def count(ranks):
+    def count(ranks, until):
         held.append(len(ranks._pipes.get_map()))
-        drain(ranks)
+        drain(ranks, until)
 
     monkeypatch.setattr(commands, "GRACE", 0.5)
-    monkeypatch.setattr(Commands, "_drain", count)
+    monkeypatch.setattr(Commands, "drain", count)
     with Commands(["sh", "-c", "setsid env -i sleep 15 & echo up"], [Place()] * 2) as ranks:
         assert ranks.run() == 0
     assert held[0] > 0 and not any(held[1:]), "one wait, for all pipes together"

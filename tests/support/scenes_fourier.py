@@ -31,7 +31,7 @@ class Counting(TorchFourier):
 
 def computes(stage: Stage, scheme: str) -> list[str]:
     """Ranks stay in step and owe nothing."""
-    module, engine = sys.modules["sparsewire.torch.attach"], Counting()
+    module, engine = sys.modules["sparsewire.torch.ddp.attach"], Counting()
     kept = module.fourier_for
     module.fourier_for = lambda *_: engine
     try:
