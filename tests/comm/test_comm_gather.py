@@ -126,10 +126,12 @@ def test_ranks_that_call_different_collectives_are_told(one: Any, other: Any, to
 
 
 def test_a_root_that_names_another_root_is_told() -> None:
+    """By whichever rank sees it first: each finds the root that it names itself to be of another mind."""
+
     def fn(comm: Communicator) -> None:
         comm.broadcast(b"x", root=0 if comm.rank == 2 else 2)
 
-    with pytest.raises(CommMismatch, match=r"broadcast\(root=2\): rank 2 called it with another root"):
+    with pytest.raises(CommMismatch, match=r"broadcast\(root=([02])\): rank \1 called it with another root"):
         run(3, fn)
 
 

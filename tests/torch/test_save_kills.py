@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import warm
 
-SCRIPT = Path(__file__).with_name("save_kills.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "save_kills.py"
 WRITTEN = 5  # calls: before and behind fsync and chmod, before replace; then the file is there
 AGREED, CALLS = 8, 10  # two more for the folder's fsync; then all know, and the old file is removed
 
