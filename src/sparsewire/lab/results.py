@@ -94,7 +94,7 @@ def finished(records: Sequence[tuple[int, Record]]) -> dict[str, Record]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        found = json.loads(line.decode())
+        record = json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None

@@ -36,9 +36,9 @@ def rank_environment(rank: int, endpoints: Sequence[Endpoint], per_node: int, po
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 class Commands(Ranks):

@@ -12,7 +12,7 @@ from .page import LIGHT
 
 SOFT, FAINT, BACK = "#010203", "#040506", "#070809"  # stand for the page's own colours until the picture is in it
 VARIABLES = {SOFT: "--soft", FAINT: "--line", BACK: "--back"} | {
-    colour: f"--c{place}" for place, colour in enumerate(LIGHT)
+    colour: f"--c{index}" for index, colour in enumerate(LIGHT)
 }
 NAMESPACE, LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 ElementTree.register_namespace("", NAMESPACE[1:-1])
@@ -45,9 +45,9 @@ def _clean(root: ElementTree.Element, links: Links) -> None:
 
 def _become_path(use: ElementTree.Element, shape: ElementTree.Element) -> None:
     use.tag = shape.tag
-    place = f"translate({use.attrib['x']} {use.attrib['y']})"
+    moved = f"translate({use.attrib['x']} {use.attrib['y']})"
     style = f"{use.attrib.get('style', '')}; {shape.attrib.get('style', '')}"
-    use.attrib = {"d": shape.attrib["d"], "transform": place, "style": style}
+    use.attrib = {"d": shape.attrib["d"], "transform": moved, "style": style}
 
 
 def _link(anchor: ElementTree.Element, target: str, title: str) -> None:

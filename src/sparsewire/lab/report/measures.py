@@ -41,7 +41,7 @@ def _stages(setting: Setting, groups: Sequence[Group]) -> Figure:
     bars = [(group, key, found) for group in groups for key in ("parts_ms", "stages_ms")
             if (found := mean_of(group, key))]  # fmt: skip
     names = list(dict.fromkeys(name for _, _, found in bars for name, spent in found.items() if spent > 0))
-    styles = {name: Style(place, place) for place, name in enumerate(names)}
+    styles = {name: Style(index, index) for index, name in enumerate(names)}
     stacks = [_stack(group, key, found, styles) for group, key, found in bars]
     rows = [row for group, key, found in bars for row in _stage_rows(group, found)]
     table = Table(["method", "stage", "time a step", "lines"], rows, f"time by stage, {setting}")
@@ -56,7 +56,7 @@ def _stack(group: Group, key: str, found: Mapping[str, float], styles: Mapping[s
              for name, spent in found.items() if spent > 0]  # fmt: skip
     name = group.name if key == "parts_ms" else "↳ its own thread"
     short = name if len(name) <= 60 else f"{name[:59]}…"
-    return Stack(short, parts, seconds(sum(found.values()) / 1e3), group.runs[0].place)
+    return Stack(short, parts, seconds(sum(found.values()) / 1e3), group.runs[0].anchor)
 
 
 def _stage_rows(group: Group, found: Mapping[str, float]) -> list[list[Value]]:
@@ -88,11 +88,11 @@ def bytes_by_ranks(groups: Sequence[Group]) -> Section | None:
 
 def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> Figure:
     lines, rows, names = [], list[list[Value]](), []
-    for place, groups in enumerate(methods):
-        marks, style = [], Style(groups[0].style.colour, place)
+    for index, groups in enumerate(methods):
+        marks, style = [], Style(groups[0].style.colour, index)
         for group in sorted(groups, key=lambda one: one.setting.ranks):
             sent, ranks = group.typical("bytes_per_step"), group.setting.ranks
-            marks.append(Mark(ranks, sent, f"{group.name}, {ranks} ranks: {amount(sent).text}", group.runs[0].place))
+            marks.append(Mark(ranks, sent, f"{group.name}, {ranks} ranks: {amount(sent).text}", group.runs[0].anchor))
             rows.append([group.name, Number(str(ranks), ranks), amount(sent), Links(group.links)])
         lines.append(Line(style, marks))
         names.append((style, groups[0].method_name))
@@ -120,15 +120,15 @@ def rate_distortion(runs: Sequence[Run]) -> Section | None:
 def _rates(run: Run, one: Mapping[str, Any]) -> Figure:
     curves = list(dict.fromkeys(point["curve"] for point in one["points"]))
     lines, rows, names = [], [], []
-    for place, curve in enumerate(curves):
+    for index, curve in enumerate(curves):
         best = front([point for point in one["points"] if point["curve"] == curve])
         drawn = [point for point in best if RANGE[0] <= point["error"] <= RANGE[1]]
         if drawn:
-            marks = [Mark(point["error"], point["bits"], _point(point), run.place) for point in drawn]
-            lines.append(Line(Style(place, place), marks))
-            names.append((Style(place, place), curve))
+            marks = [Mark(point["error"], point["bits"], _point(point), run.anchor) for point in drawn]
+            lines.append(Line(Style(index, index), marks))
+            names.append((Style(index, index), curve))
         rows += [[point["codec"], Number(f"{point['error']:.4f}", point["error"]),
-                  Number(f"{point['bits']:.2f}", point["bits"]), Links([(run.place, run.label)])]
+                  Number(f"{point['bits']:.2f}", point["bits"]), Links([(run.anchor, run.label)])]
                  for point in drawn]  # fmt: skip
     title = f"{one['input']}: {one['count']:,} values"
     table = Table(["codec", "error", "bits/value", "line"], rows, f"rate and distortion, {title}")

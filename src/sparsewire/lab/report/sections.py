@@ -78,7 +78,7 @@ def _history_lines(group: Group, run: Run) -> list[Line]:
 
     def mark(spent: float, score: float) -> Mark:
         words = f"{group.name}: {shown(group.kind, score)} after {seconds(spent)}, step {steps[spent]}"
-        return Mark(spent, _percent(group.kind, score), words, run.place)
+        return Mark(spent, _percent(group.kind, score), words, run.anchor)
 
     found = pieces((one.seconds, one.score) for one in run.history())
     return [Line(group.style, [mark(*one) for one in piece]) for piece in found]
@@ -87,7 +87,7 @@ def _history_lines(group: Group, run: Run) -> list[Line]:
 def _history_row(group: Group, run: Run, test: Point) -> list[Value]:
     score = DIVERGED if test.score is None else shown(group.kind, test.score)
     return [group.name, Number(str(test.step), test.step), Number(seconds(test.seconds), test.seconds),
-            Number(score, test.score), Links([(run.place, run.label)])]  # fmt: skip
+            Number(score, test.score), Links([(run.anchor, run.label)])]  # fmt: skip
 
 
 def _unit(kind: str, validation: bool = False) -> str:
@@ -134,7 +134,7 @@ def _score_by_bytes(setting: Setting, groups: Sequence[Group]) -> Figure:
     for group in groups:
         assert group.score is not None
         title = f"{group.name}: {shown(kind, group.score)}, {compact(group.sent)}B"
-        mark = Mark(group.sent, _percent(kind, group.score), title, group.runs[0].place)
+        mark = Mark(group.sent, _percent(kind, group.score), title, group.runs[0].anchor)
         lines.append(Line(group.style, [mark], joined=False))
         rows.append([group.name, amount(group.sent), score_cell(group), Links(group.links)])
     table = Table(["method", "bytes", "score", "lines"], rows, f"score and bytes, {setting}")
@@ -165,7 +165,7 @@ def _losses(setting: Setting, groups: Sequence[Group]) -> Figure:
             lines += [Line(group.style, [Mark(step + 1, loss) for step, loss in piece], marked=False)
                       for piece in pieces(thinned(bounded(curve)))]  # fmt: skip
             last = None if None in end else statistics.fmean(end)
-            rows.append([group.name, _loss_cell(curve[0]), _loss_cell(last), Links([(run.place, run.label)])])
+            rows.append([group.name, _loss_cell(curve[0]), _loss_cell(last), Links([(run.anchor, run.label)])])
     table = Table(["method", "first", "mean of the last 20", "line"], rows, f"training loss, {setting}")
     ends = ", ".join(f"{row[0]} {row[2].text}" for row in rows if isinstance(row[2], Number))
     picture = plot(f"Training loss by step, {setting}; at the end: {ends}", lines, Axis("step"), Axis("training loss"))

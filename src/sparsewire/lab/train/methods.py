@@ -62,8 +62,8 @@ def read_method(text: str, name: str = "") -> Method:
     >>> read_method("top 1% := topk(1%); select_per=model").name
     'top 1%'
     """
-    label, found, rest = text.partition(" := ")
-    if found:
+    label, named, rest = text.partition(" := ")
+    if named:
         return read_method(rest, label.strip())
     head, *more = [part.strip() for part in text.split(";")]
     settings = dict(_setting(part, text) for part in more)
@@ -84,8 +84,8 @@ def _hook(head: str) -> tuple[str, str | None]:
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:
-    name, found, value = (word.strip() for word in part.partition("="))
-    if not found:
+    name, equals, value = (word.strip() for word in part.partition("="))
+    if not equals:
         raise InputError(f"{part!r} in the method {text!r} is not a setting: write name=value")
     try:
         return name, json.loads(value)

@@ -188,10 +188,10 @@ def _endpoints(count: int, rate: str) -> Iterator[Sequence[Endpoint]]:
 
 def _slowest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All ranks wait for the slowest; the least over the steps is the step that other programs disturbed least."""
-    found = {}
+    slowest = {}
     for key in ("seconds", "decode"):
-        found[key] = min(max(step) for step in zip(*(row[key] for row in rows), strict=True))
-    return {**found, "sent": None if rows[0]["sent"] is None else max(row["sent"] for row in rows)}
+        slowest[key] = min(max(step) for step in zip(*(row[key] for row in rows), strict=True))
+    return {**slowest, "sent": None if rows[0]["sent"] is None else max(row["sent"] for row in rows)}
 
 
 def _expected(bench: Bench, case: Case, link: Link, size: int) -> dict[str, float] | None:
