@@ -170,10 +170,10 @@ class Link:
         for name, buffers in state.get("buffers", {}).items():
             for kept in buffers.values():
                 table = isinstance(kept, Mapping)
-                found = math.prod(kept["shape"]) if table else kept.size
+                size = math.prod(kept["shape"]) if table else kept.size
                 due = self._part_size(sizes.get(name), int(kept["width"]) if table else None)
-                if due != found:
-                    raise InputError(f"the state has {found} numbers for {name!r}, the model {due}")
+                if due != size:
+                    raise InputError(f"the state has {size} numbers for {name!r}, the model {due}")
         for name, mean in state.get("means", {}).items():
             last, due = int(np.max(mean["indices"], initial=-1)), self._part_size(sizes.get(name), None)
             if due is None or last >= due:
