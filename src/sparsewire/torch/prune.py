@@ -61,7 +61,7 @@ def prune(
 
 
 class Pruned:
-    """What `prune` has done: `ratio`, `masks()`, and `remove()`, which makes it permanent."""
+    """The pruned layers: their `ratio`, their `masks()`, and `remove()`, which makes the pruning permanent."""
 
     def __init__(self, layers: Mapping[str, nn.Module]) -> None:
         self._layers = dict(layers)
@@ -73,7 +73,7 @@ class Pruned:
         return 1 - sum(int(mask.sum()) for mask in masks) / max(1, sum(mask.numel() for mask in masks))
 
     def masks(self) -> dict[str, torch.Tensor]:
-        """By the weight's name, true where it is left."""
+        """Masks by the weight's name, true where a weight is left."""
         return {f"{name}.weight" if name else "weight": _mask(layer) != 0 for name, layer in self._layers.items()}
 
     def zero_masked(self, optimizer: torch.optim.Optimizer | None) -> None:
@@ -115,13 +115,13 @@ def find_masks(named: Mapping[str, torch.Tensor], root: nn.Module) -> Masks | No
 
 
 def masked(settings: Settings, named: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """What ranks compare before they train: a digest of their masks, if the exchange uses any."""
+    """A digest of the masks, if the exchange uses any, which ranks compare before they train."""
     sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for name, parameter in named.items()}
     return {"masks of the pruned model": settings.masks.digest(sizes) if settings.masks is not None else ""}
 
 
 def _flat(mask: torch.Tensor, parameter: torch.Tensor) -> Array:
-    """In the order of the parameter's memory, which DDP's buckets have: convolutions may be channels_last."""
+    """The mask in the order of the parameter's memory, as DDP's buckets are: convolutions may be channels_last."""
     shape, strides = parameter.shape, parameter.stride()
     whole = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) == mask.numel()
     laid = torch.empty_strided(shape, strides, dtype=torch.bool) if whole else torch.empty(shape, dtype=torch.bool)

@@ -47,7 +47,7 @@ def choose_arms(scheme: str, steps: int) -> dict[str, dict[str, Any]]:
 
 
 def _selection(plan: Scheme, steps: int) -> dict[str, Any]:
-    """What suits the scheme's selection: a ratio can fall, and the largest of each tensor can be those of the model."""
+    """Settings that suit the scheme's selection: a ratio can fall, and a top-k can be taken over the whole model."""
     ratio = getattr(plan.select, "ratio", None)
     if ratio is None:
         return {}

@@ -168,7 +168,7 @@ def _draw_line(axes: Axes, line: Line, links: Links) -> None:
 
 
 def _set_link(artist: Any, links: Links, target: str, title: str) -> None:
-    """By its number, until the picture is in the page."""
+    """Links the artist by a number, until the picture is in the page."""
     artist.set_url(f"{len(links)}")
     links.append((target, title))
 

@@ -44,7 +44,7 @@ def _check_apart(paths: Iterable[Path], output: Path) -> None:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """All records; of a cell that failed and was run again, or is in several files, the last that came to an end."""
+    """The runs of all files; of a cell that was run several times, the last run that came to an end."""
     runs = []
     for index, path in enumerate(paths):
         prefix = _letter(index) if len(paths) > 1 else ""
@@ -72,7 +72,7 @@ def _checked(run: Run, where: str) -> Run:
 
 
 def _letter(index: int) -> str:
-    """Of a file, where there are several."""
+    """The letter of a file, where there are several."""
     return chr(ord("a") + index) if index < 26 else f"{index}:"
 
 
@@ -94,7 +94,7 @@ def render(runs: Sequence[Run], paths: Sequence[Path]) -> str:
 
 
 def _sections(cells: Sequence[Run], rates: Sequence[Run]) -> list[Section]:
-    """Those that the results have something for."""
+    """The sections for which there are results."""
     from .measures import bytes_by_ranks, rate_distortion, stages
     from .sections import accuracy_by_bytes, loss_curves, time_to_accuracy
 

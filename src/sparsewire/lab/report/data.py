@@ -27,7 +27,7 @@ class Style(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is trained, and where: what methods are compared at."""
+    """A workload, and the links and ranks that it is trained on; methods are compared at the same setting."""
 
     workload: str
     rate: str
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def validated(self) -> bool:
-        """To its end; in older results the tests on the way are on the validation part, and the last is the score."""
+        """Whether the last test is on the validation part, too; in older results it is the score, on the test part."""
         history = self.record["history"]
         return bool(history) and history[-1][0] >= len(self.record["step_seconds"])
 
@@ -132,7 +132,7 @@ class Group:
 
     @property
     def diverged(self) -> str:
-        """How many have no score in the end, though they were tested."""
+        """Words that say how many of the runs were tested but have no score in the end."""
         lost = sum(run.record["score"] is None for run in self.runs) if self.runs[0].record["score_kind"] else 0
         return DIVERGED if lost == len(self.runs) else f"{lost} of {len(self.runs)} {DIVERGED}" if lost else ""
 
@@ -145,7 +145,7 @@ class Group:
         return [(run.anchor, run.label) for run in self.runs]
 
     def seconds_to(self, target: float) -> float | None:
-        """Of training until a test met the target, the median over the seeds; None if one never did."""
+        """Seconds of training until a test met the target, the median over the seeds; None if a run never met it."""
         better: Callable[[float], bool] = lambda score: (  # noqa: E731
             score >= target if self.kind in HIGHER else score <= target
         )
@@ -162,7 +162,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 
 
 class Key(NamedTuple):
-    """What runs of a group have in common."""
+    """The setting, method and details that the runs of a group have in common."""
 
     setting: Setting
     method: str
@@ -173,7 +173,7 @@ Alike = Mapping[Key, Sequence[Run]]
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """In the order of the file, but plain DDP first at every setting; a method has one colour in all of the page."""
+    """Groups in the order of the file, but plain DDP first at every setting; a method has one colour everywhere."""
     done = [run for run in runs if not run.failed]
     names = _names(done)
     methods = sorted(names, key=lambda method: method != PLAIN)
@@ -226,7 +226,7 @@ def by_setting(groups: Iterable[Group]) -> dict[Setting, list[Group]]:
 
 
 def plain_of(groups: Sequence[Group], group: Group) -> Group | None:
-    """What a group is compared with: plain DDP at its setting, with the same details if there are several."""
+    """Plain DDP at the group's setting, which it is compared with; with the same details if there are several."""
 
     def same(plain: Group) -> list[bool]:
         return [plain is group, *(plain.details.get(name) == group.details.get(name) for name in CHOICE)]
@@ -235,7 +235,7 @@ def plain_of(groups: Sequence[Group], group: Group) -> Group | None:
 
 
 def target_score(plain: Group | None) -> float | None:
-    """What counts as reached: plain DDP's score in the end, or close to it."""
+    """The score that counts as reached: close to plain DDP's score in the end."""
     if plain is None or plain.last is None:
         return None
     return plain.last * (1 - CLOSE if plain.kind in HIGHER else 1 + CLOSE)

@@ -24,7 +24,7 @@ def score_cell(group: Group) -> Number:
 
 
 def difference_cell(group: Group, plain: Group | None) -> Number:
-    """How much the score differs from plain DDP's."""
+    """The difference between the group's score and plain DDP's."""
     if plain is None or group.score is None or plain.score is None:
         return Number("", None)
     difference = group.score - plain.score

@@ -68,7 +68,7 @@ def _stage_rows(group: Group, found: Mapping[str, float]) -> list[list[Value]]:
 
 
 def bytes_by_ranks(groups: Sequence[Group]) -> Section | None:
-    """Of workloads that were trained on several numbers of ranks."""
+    """Bytes by ranks, for workloads that were trained on several numbers of ranks."""
     by_load: dict[str, dict[str, list[Group]]] = {}
     for group in groups:
         workload, rate, _, per_node = group.setting
@@ -110,7 +110,7 @@ def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> Figure:
 
 
 def rate_distortion(runs: Sequence[Run]) -> Section | None:
-    """Of results that `sparsewire bench rates --json` writes."""
+    """Pictures of the results that `sparsewire bench rates --json` writes."""
     some = [_rates(run, one) for run in runs for one in run.record["inputs"]]
     words = "Bits per value, maps included, against the relative error of the values; the best settings of every codec "
     words += "that was measured. Down and to the left is better."

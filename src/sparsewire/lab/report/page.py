@@ -24,7 +24,7 @@ STAYS = ("method", "codec")  # columns that stay on a phone's screen when it sho
 
 @dataclass(frozen=True)
 class Number:
-    """What a cell shows, and what it is sorted by; None sorts last. Words stand to the left."""
+    """A cell's text, and the value that it is sorted by; None sorts last. Words stand to the left."""
 
     text: str
     value: float | None

@@ -100,7 +100,7 @@ def _unit(kind: str, validation: bool = False) -> str:
 
 
 def _percent(kind: str, score: float) -> float:
-    """As its axis has it."""
+    """The score in the unit of its axis."""
     return 100 * score if kind in HIGHER else score
 
 
@@ -109,7 +109,7 @@ def _names(groups: Sequence[Group]) -> list[tuple[Style, str]]:
 
 
 def _best_first(kind: str, scores: Mapping[str, float | None]) -> str:
-    """In words, what a picture of scores shows."""
+    """The scores that a picture shows, in words."""
     known = [(score, name) for name, score in scores.items() if score is not None]
     order = sorted(known, key=lambda one: one[0], reverse=kind in HIGHER)
     lost = [f"{name} {DIVERGED}" for name, score in scores.items() if score is None]
@@ -148,7 +148,7 @@ def _score_by_bytes(setting: Setting, groups: Sequence[Group]) -> Figure:
 
 
 def loss_curves(groups: Sequence[Group]) -> Section | None:
-    """Of what is trained to be good at something; noise only takes its time."""
+    """Loss curves of the workloads that have a score; those that train on noise are only timed."""
     scored = [group for group in groups if group.runs[0].record["score_kind"]]
     trained = [group for group in scored if len(group.runs[0].record["loss"]) >= 20]
     some = [_losses(setting, of) for setting, of in by_setting(trained).items()]

@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What decides its result, in plain types."""
+        """The fields that decide the cell's result, in plain types."""
         return {**asdict(self), "method": self.method.text}
 
     @property
@@ -65,7 +65,7 @@ class Cell:
 
 
 def all_cells(file: Mapping[str, Any], data: Path | None = None) -> list[Cell]:
-    """Of a file, or of the flags, each once; `data` goes before the file's own."""
+    """The cells of a file, or of the flags, each once; `data` goes before the file's own."""
     rest = dict(file)
     folder = rest.pop("data", ".")
     if not isinstance(folder, str):
@@ -148,7 +148,7 @@ def _number(name: str, value: Any) -> int | float:
 
 
 def _methods(given: Any) -> list[Method]:
-    """Of a list, or of a table that gives names to them."""
+    """Methods from a list, or from a table that gives names to them."""
     if isinstance(given, Mapping):
         texts = _texts("methods", list(given.values()))
         return [read_method(text, name) for name, text in zip(given, texts, strict=True)]

@@ -120,8 +120,8 @@ def _check_data(cell: Cell) -> None:
 
 
 def summary(cell: Cell, ranks: Sequence[Mapping[str, Any]]) -> Record:
-    """Of all ranks: steps are the means over them, as all end a step together; a step's time is the median after the
-    warm-up, and the mean where only some of the steps exchange anything."""
+    """The record of all ranks. Steps are means over the ranks, as all end a step together; a step's time is the median
+    after the warm-up, and the mean where only some of the steps exchange anything."""
     seconds, loss = _mean_steps(ranks, "seconds"), _mean_steps(ranks, "loss")
     typical = statistics.fmean if cell.method.periodic else statistics.median
     parts = {name: [part["parts"][name] for part in ranks] for name in ranks[0]["parts"]}

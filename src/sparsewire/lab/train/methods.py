@@ -107,7 +107,7 @@ def _check(hook: str, plan: str | None, settings: dict[str, Any], text: str) -> 
 
 
 def _ratio(hook: str, plan: str) -> float | None:
-    """Of a scheme's selection, if it has one."""
+    """The ratio of a scheme's selection, if it has one."""
     try:
         return None if hook == "sparsewire" and read_auto(plan) else getattr(scheme(plan).select, "ratio", None)
     except SchemeError:
@@ -117,7 +117,7 @@ def _ratio(hook: str, plan: str) -> float | None:
 
 
 def _refuse_unknown(head: str) -> None:
-    """Of what is no scheme: a misspelt method; not one of which the rest is wrong."""
+    """Refuses a misspelt method; a scheme whose later parts are wrong has an error of its own."""
     schemes = [AUTO, *PRESETS, *codecs("select")]
     word = re.split(r"[\s(|:=]", head, maxsplit=1)[0]
     if word in TORCH:

@@ -1,4 +1,4 @@
-"""What `sparsewire lab train` is doing, and for how long: a live line on a terminal, a line for each cell elsewhere."""
+"""The progress of `sparsewire lab train`: a live line on a terminal, a line for each cell elsewhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Progress:
         self._bar.say(", ".join(filter(None, [f"{self._position()} {self._cell.title}: {outcome}", self._words(0.0)])))
 
     def _words(self, this: float | None) -> str:
-        """What is left of this cell, and of all."""
+        """The time that is left of this cell, and of all cells."""
         if this is None:
             return ""
         guesses = [self._guess(cell) for cell in self._left]
@@ -66,7 +66,7 @@ class Progress:
         return f"[{self._all - len(self._left)}/{self._all}]"
 
     def _show(self, what: str, done: int, left: float | None) -> None:
-        """What is cut away on a narrow terminal is last."""
+        """Shows the line; the words that a narrow terminal may cut away come last."""
         line = f"{self._position()} {'; '.join(filter(None, [self._words(left), what, self._cell.title]))}"
         self._bar.show(line, done, self._cell.steps)
 

@@ -90,7 +90,7 @@ class AutoLink(Link):
         super().__init__(names, group, settings, hook, fit, fourier)
 
     def stats(self) -> dict[str, Any]:
-        """Those of any link, and under "auto" what was chosen, when and why."""
+        """The statistics of any link, and under "auto" what was chosen, when and why."""
         return {**super().stats(), "auto": self.pilot.stats()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class AutoLink(Link):
             self.pilot.decide(step, agreed.cpu().numpy())
 
     def _carry(self, buffer: torch.Tensor, is_last: bool) -> Promise:
-        """What plain DDP does with a bucket."""
+        """Averages a bucket as plain DDP does."""
         begun, promise = self.times.timer(), future_on(buffer.device)
         try:
             work = self._engine.start_all_reduce(buffer.div_(self.comm.size))
@@ -257,7 +257,7 @@ class AutoLink(Link):
         self._hand_over()
 
     def _check(self) -> None:
-        """All ranks at the same step: what they measured, and what follows."""
+        """All ranks, at the same step, exchange what they measured, and decide."""
         step = self.step - 1
         if self.pilot.due(step):
             self._note(self.times.take())

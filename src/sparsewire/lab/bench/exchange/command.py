@@ -48,7 +48,7 @@ Case = tuple[str, str]
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured, a workload and cases (an exchange, and how supports lie), and what the model is told of it."""
+    """A workload, the cases (an exchange, and how supports lie) measured on it, and the cost model's inputs."""
 
     load: Workload
     cases: Sequence[Case]
@@ -118,7 +118,7 @@ def _alone(load: Workload, exchange: str) -> Run:
 
 
 def count(bench: Bench, case: Case, size: int, advance: Advance) -> dict[str, Any]:
-    """What crosses the wire of the busiest rank, and what the model says."""
+    """Bytes in and out of the busiest rank, counted and as the model predicts them."""
     advance(f"{size} ranks, {', '.join(case)}")
     plan = bench.plan(case)
 
