@@ -74,7 +74,7 @@ def run(
         )
     facts = {"parameters": ranks[0]["parameters"], "test": ranks[0]["test"], "ranks": RANKS, "scheme": scheme}
     facts["selection"] = _selection(read_scheme(scheme), steps)
-    curves = {name: _curves([one["arms"][name] for one in ranks]) for name in (PLAIN, RESIDUAL, COMPRESSED)}
+    curves = {name: _curves([rank["arms"][name] for rank in ranks]) for name in (PLAIN, RESIDUAL, COMPRESSED)}
     summary = {name: _summary(curve, ranks[0]["arms"][name]["accuracy"]) for name, curve in curves.items()}
     ratio = summary[PLAIN]["bytes"] / summary[COMPRESSED]["bytes"]
     return {"machine": measure.machine(), **settings, **facts, "ratio": ratio, "arms": summary, "curves": curves}

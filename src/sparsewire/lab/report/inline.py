@@ -63,9 +63,9 @@ def _link(anchor: ElementTree.Element, target: str, title: str) -> None:
 
 def _themed(words: str) -> str:
     """An attribute with the page's colours and font, and numbers to a hundredth."""
-    words = re.sub(r"#[0-9a-f]{6}\b", lambda found: _variable(found[0]), words)
-    words = re.sub(r"font: ([\d.]+px)[^;]*|font-family:[^;]*;?", lambda found: _size(found[1]), words)
-    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), words)
+    words = re.sub(r"#[0-9a-f]{6}\b", lambda match: _variable(match[0]), words)
+    words = re.sub(r"font: ([\d.]+px)[^;]*|font-family:[^;]*;?", lambda match: _size(match[1]), words)
+    return re.sub(r"-?\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), words)
 
 
 def _size(size: str | None) -> str:

@@ -96,10 +96,10 @@ def run_cell(cell: Cell, on_step: OnStep = lambda event: None, limit: float = 36
         "sparsewire": __version__, "machine": measure.machine(),
     }  # fmt: skip
     try:
-        found = _measured(cell, on_step, limit)
+        outcome = _measured(cell, on_step, limit)
     except (SparsewireError, OSError) as error:
-        found = {"error": str(error)}
-    return {**facts, "wall_seconds": round(time.monotonic() - start, 2), **found}
+        outcome = {"error": str(error)}
+    return {**facts, "wall_seconds": round(time.monotonic() - start, 2), **outcome}
 
 
 def _measured(cell: Cell, on_step: OnStep, limit: float) -> Record:

@@ -167,9 +167,9 @@ def time_link(
     order["burst"] = burst(rate)
     job = "sparsewire.lab.bench.exchange.job:time_exchanges"
     with _endpoints(max(processes), rate) as endpoints:
-        found = launch_ranks(job, order, endpoints, lambda event: advance(f"{rate}, {event['name']}"), limit=LIMIT)
+        results = launch_ranks(job, order, endpoints, lambda event: advance(f"{rate}, {event['name']}"), limit=LIMIT)
     for size in processes:
-        groups = [group for ranks in found for group in ranks if group["processes"] == size]
+        groups = [group for ranks in results for group in ranks if group["processes"] == size]
         latency, byte = (max(group[key] for group in groups) for key in ("latency", "byte"))
         link = Link(latency, byte, burst(rate))
         for case, *rows in zip(bench.cases, *(group["rows"] for group in groups), strict=True):
