@@ -67,7 +67,7 @@ class TensorInfo:
         return np.clip(np.rint(numbers), max(least, -MOST_WHOLE), min(most, MOST_WHOLE))
 
     def holds(self, numbers: Array) -> bool:
-        """Whether the tensor's own type has all these numbers; no number that is not finite is one."""
+        """Whether the tensor's own type can hold all these numbers; none that is not finite counts as held."""
         return kernels.all_finite(numbers) and np.array_equal(self.rounded(numbers), numbers)
 
 
@@ -125,7 +125,7 @@ class Model:
 
     @property
     def dense_bytes(self) -> int:
-        """What all weights take as they are."""
+        """Bytes of all weights, uncompressed."""
         return sum(info.size * ITEM_SIZES[info.dtype] for info in self.tensors)
 
     @cached_property
@@ -179,7 +179,7 @@ class Model:
         return all(kernels.all_finite(flat) for flat in self.flat.values())
 
     def is_held(self) -> bool:
-        """Whether all numbers are finite and such as the tensors' own types have."""
+        """Whether all numbers are finite and fit the tensors' own types."""
         return all(info.holds(self.flat[info.name]) for info in self.tensors)
 
 

@@ -78,7 +78,7 @@ class Round:
         self.bytes_up += size
 
     def weight(self, examples: int) -> float:
-        """What a client counts for that claims so many examples."""
+        """The weight of a client that claims so many examples."""
         return examples if self.cap is None else min(examples, self.cap)
 
     def report(self, number: int, applied: bool, dense_bytes: int) -> Report:

@@ -180,7 +180,7 @@ class Compressed(Strategy):
             self.server.refuse(node, reason)
 
     def _fitted(self, weights: Weights) -> Weights | None:
-        """In the model's number types; None if there are numbers that are not finite."""
+        """The weights in the model's number types; None if some number is not finite."""
         if not all(np.isfinite(array).all() for array in weights.values()):
             log.error("sparsewire: %s has found weights that are not finite: the round is dropped", self.strategy)
             return None

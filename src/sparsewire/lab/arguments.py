@@ -1,8 +1,9 @@
-"""How the words of command lines are read, and the values that they have if nothing is said."""
+"""Readers of the words of command lines, and the defaults of options."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -32,24 +33,17 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def amount(word: str) -> int:
     """A number of parameters."""
-    units = {"k": 1e3, "m": 1e6, "b": 1e9}
-    try:
-        found = float(word[:-1]) * units[word[-1].lower()] if word[-1:].lower() in units else float(word)
-    except ValueError:
-        found = 0.0
-    if not 1 <= found < 1e15:
+    unit = {"k": 1e3, "m": 1e6, "b": 1e9}.get(word[-1:].lower())
+    parameters = _float(word) if unit is None else _float(word[:-1]) * unit
+    if not 1 <= parameters < 1e15:
         raise argparse.ArgumentTypeError(f"{word!r} is not a number of parameters: 25M or 25000000")
-    return int(found)
+    return int(parameters)
 
 
 def milliseconds(word: str) -> float:
-    try:
-        found = float(word)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1e9:
+    if not 0 < _float(word) < 1e9:
         raise argparse.ArgumentTypeError(f"{word!r} is not a number of milliseconds above 0")
-    return found
+    return float(word)
 
 
 def whole(word: str) -> int:
@@ -63,10 +57,7 @@ def count(word: str, least: int = 1) -> int:
 
 
 def share(word: str) -> float:
-    try:
-        share = float(word[:-1]) / 100 if word.endswith("%") else float(word)
-    except ValueError:
-        share = 0.0
+    share = _float(word[:-1]) / 100 if word.endswith("%") else _float(word)
     if not 0 < share <= 1:
         raise argparse.ArgumentTypeError(f"{word!r} is not a share: 0.01 or 1%")
     return share
@@ -80,10 +71,7 @@ def read_rate(word: str) -> str:
 
 def read_change(word: str) -> Change:
     after, _, rate = word.partition(":")
-    try:
-        seconds = float(after.removesuffix("s"))
-    except ValueError:
-        seconds = -1.0
+    seconds = _float(after.removesuffix("s"))
     if not 0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{word!r} is not a change of rate: 30s:100mbit")
     return Change(seconds, read_rate(rate))
@@ -91,13 +79,18 @@ def read_change(word: str) -> Change:
 
 def latency(word: str) -> float:
     """Seconds, from microseconds."""
-    try:
-        found = float(word) / 1e6
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e3:
+    seconds = _float(word) / 1e6
+    if not 0 <= seconds < 1e3:
         raise argparse.ArgumentTypeError(f"{word!r} is not a number of microseconds")
-    return found
+    return seconds
+
+
+def _float(word: str) -> float:
+    """The number that is written there; NaN, which lies in no range, where there is none."""
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
 
 
 def output_file(word: str) -> Path:

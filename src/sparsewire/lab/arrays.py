@@ -23,14 +23,14 @@ def load_arrays(path: Path) -> dict[str, Array]:
             raise InputError(f"{path} is not a .npy or .npz file")
         file.seek(0)
         try:
-            found = _read(file)
+            arrays = _read(file)
         except (OSError, MemoryError):
             raise
         except Exception as error:  # a damaged file makes NumPy and zipfile raise a dozen kinds
             raise InputError(f"{path} is damaged, or does not hold plain arrays ({_reason(error)})") from None
-    if not found:
+    if not arrays:
         raise InputError(f"{path} holds no arrays")
-    return {name: _checked(array, f"{path}[{name}]" if name else str(path)) for name, array in found.items()}
+    return {name: _checked(array, f"{path}[{name}]" if name else str(path)) for name, array in arrays.items()}
 
 
 def load_gradients(paths: Iterable[Path]) -> dict[str, Array]:
@@ -38,15 +38,15 @@ def load_gradients(paths: Iterable[Path]) -> dict[str, Array]:
 
     Arrays of fewer than two elements are left out where a file has others: a scale's gradient, the number of a step.
     """
-    found: dict[str, Array] = {}
+    gradients: dict[str, Array] = {}
     for path in dict.fromkeys(paths):
         arrays = load_arrays(path)
         for key, array in ({key: array for key, array in arrays.items() if array.size > 1} or arrays).items():
             name = key or path.stem
-            if name in found:
+            if name in gradients:
                 name = _apart(path, key)
-            found[name] = measurable(array, name)
-    return found
+            gradients[name] = measurable(array, name)
+    return gradients
 
 
 def _apart(path: Path, key: str) -> str:
@@ -70,8 +70,8 @@ def measurable(array: Array, name: str) -> Array:
 
 
 def _read(file: Any) -> dict[str, Any]:
-    found = np.load(file, allow_pickle=False)
-    return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
+    loaded = np.load(file, allow_pickle=False)
+    return dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
 
 
 def _checked(array: Any, name: str) -> Array:

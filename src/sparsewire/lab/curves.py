@@ -24,13 +24,13 @@ def pieces(points: Iterable[tuple[float, float | None]]) -> list[list[tuple[floa
     >>> pieces([(1, 0.5), (2, 0.25), (3, None), (4, 0.125)])
     [[(1, 0.5), (2, 0.25)], [(4, 0.125)]]
     """
-    found: list[list[tuple[float, float]]] = [[]]
+    split: list[list[tuple[float, float]]] = [[]]
     for at, value in points:
         if value is not None:
-            found[-1].append((at, value))
-        elif found[-1]:
-            found.append([])
-    return [piece for piece in found if piece]
+            split[-1].append((at, value))
+        elif split[-1]:
+            split.append([])
+    return [piece for piece in split if piece]
 
 
 def bounded(curve: Sequence[float | None]) -> list[float | None]:
@@ -44,10 +44,10 @@ def bounded(curve: Sequence[float | None]) -> list[float | None]:
 
 
 def thinned(values: Sequence[float | None]) -> list[tuple[int, float | None]]:
-    """(place, value) of so many as a picture can show, the last among them."""
+    """(index, value) of so many as a picture can show, the last among them."""
     stride = max(1, -(-len(values) // MOST))
-    places = [*range(0, len(values) - 1, stride), len(values) - 1]
-    return [(place, values[place]) for place in places]
+    indices = [*range(0, len(values) - 1, stride), len(values) - 1]
+    return [(index, values[index]) for index in indices]
 
 
 def front(points: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

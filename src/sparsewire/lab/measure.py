@@ -1,4 +1,4 @@
-"""What measurements share: the machine that they were made on, a progress bar; timing and inputs are in `cost`."""
+"""Shared by measurements: a description of the machine, a progress bar; timing and inputs come from `cost`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
-    """What a cell is known by: all that decides its result, wherever its data are."""
+    """A cell's key: all that decides its result, without the folder of its data."""
     return json.dumps({name: value for name, value in facts.items() if name != "data"}, sort_keys=True)
 
 
@@ -94,7 +94,7 @@ def finished(records: Sequence[tuple[int, Record]]) -> dict[str, Record]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        found = json.loads(line.decode())
+        record = json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None

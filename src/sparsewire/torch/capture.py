@@ -1,4 +1,4 @@
-"""`capture`: a model's gradients of some steps, as they are before ranks exchange them, for `sparsewire advise`."""
+"""`capture` records a model's gradients of some steps, before ranks exchange them, for `sparsewire advise`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Capture:
         if not any(parameter.numel() > 1 for parameter in named.values()):
             raise InputError(f"{type(model).__name__} has no parameter of two or more elements that wants a gradient")
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._take, name))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(partial(self._record, name))  # type: ignore[no-untyped-call]
             for name, parameter in named.items()
             if parameter.numel() > 1
         ]
@@ -61,7 +61,7 @@ class Capture:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _take(self, name: str, parameter: torch.Tensor) -> None:
+    def _record(self, name: str, parameter: torch.Tensor) -> None:
         step = self._backwards[name]
         self._backwards[name] += 1
         if step in self._steps and parameter.grad is not None:

@@ -57,12 +57,12 @@ def prune(
     _prune(list(layers.values()), share, per)
     pruned = Pruned(layers)
     _leave_to_ranks(root, layers)
-    pruned.settle(optimizer)
+    pruned.zero_masked(optimizer)
     return pruned
 
 
 class Pruned:
-    """What `prune` has done: `ratio`, `masks()`, and `remove()`, which makes it permanent."""
+    """The pruned layers: their `ratio`, their `masks()`, and `remove()`, which makes the pruning permanent."""
 
     def __init__(self, layers: Mapping[str, nn.Module]) -> None:
         self._layers = dict(layers)
@@ -74,10 +74,10 @@ class Pruned:
         return 1 - sum(int(mask.sum()) for mask in masks) / max(1, sum(mask.numel() for mask in masks))
 
     def masks(self) -> dict[str, torch.Tensor]:
-        """By the weight's name, true where it is left."""
+        """Masks by the weight's name, true where a weight is left."""
         return {f"{name}.weight" if name else "weight": _mask(layer) != 0 for name, layer in self._layers.items()}
 
-    def settle(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def zero_masked(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Zeroes what torch only masks: the weights behind the masks, and an optimizer's momentum there."""
         for layer in self._layers.values():
             weight, gone = _weight(layer), _mask(layer) == 0
@@ -88,7 +88,7 @@ class Pruned:
                     tensor.masked_fill_(gone, 0)
 
     def remove(self) -> None:
-        """Makes plain parameters of the layers' weights again, with zeros where they were pruned; training may then
+        """Makes ordinary parameters of the layers' weights again, with zeros where they were pruned; training may then
         change those. Detach a link first, and attach anew: parameters have other names."""
         for layer in self._layers.values():
             tools.remove(layer, "weight")  # type: ignore[no-untyped-call]
@@ -116,13 +116,13 @@ def find_masks(named: Mapping[str, torch.Tensor], root: nn.Module) -> Masks | No
 
 
 def masked(settings: Settings, named: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """What ranks compare before they train: a digest of their masks, if the exchange uses any."""
+    """A digest of the masks, if the exchange uses any, which ranks compare before they train."""
     sizes = {name: parameter.numel() * (1 + parameter.is_complex()) for name, parameter in named.items()}
     return {"masks of the pruned model": settings.masks.digest(sizes) if settings.masks is not None else ""}
 
 
 def _flat(mask: torch.Tensor, parameter: torch.Tensor) -> Array:
-    """In the order of the parameter's memory, which DDP's buckets have: convolutions may be channels_last."""
+    """The mask in the order of the parameter's memory, as DDP's buckets are: convolutions may be channels_last."""
     shape, strides = parameter.shape, parameter.stride()
     whole = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) == mask.numel()
     laid = torch.empty_strided(shape, strides, dtype=torch.bool) if whole else torch.empty(shape, dtype=torch.bool)
@@ -142,13 +142,13 @@ def _layers(root: nn.Module, exclude: Exclude) -> dict[str, nn.Module]:
     layers = {plain(name): layer for name, layer in root.named_modules() if isinstance(layer, LAYERS)}
     weights = {f"{name}.weight" if name else "weight": _weight(layer) for name, layer in layers.items()}
     left_out = excluded(weights, exclude)
-    found: dict[str, nn.Module] = {
+    chosen: dict[str, nn.Module] = {
         name: layer for (name, layer), full in zip(layers.items(), weights, strict=True) if full not in left_out
     }
-    if not found:
+    if not chosen:
         raise InputError("the model has no linear or convolution layer to prune, or all of them are excluded")
-    _check_tied(root, found)
-    return found
+    _check_tied(root, chosen)
+    return chosen
 
 
 def _check_tied(root: nn.Module, layers: Mapping[str, nn.Module]) -> None:
@@ -162,12 +162,12 @@ def _check_tied(root: nn.Module, layers: Mapping[str, nn.Module]) -> None:
 def _prune(layers: Iterable[nn.Module], share: float, per: str) -> None:
     """The share is of all weights, also of those that were pruned before."""
     together = list(layers)
-    for some in [together] if per == "model" else [[layer] for layer in together]:
-        masks = [_mask(layer) for layer in some]
+    for group in [together] if per == "model" else [[layer] for layer in together]:
+        masks = [_mask(layer) for layer in group]
         total, gone = sum(mask.numel() for mask in masks), sum(int((mask == 0).sum()) for mask in masks)
         if round(share * total) < gone:
             raise InputError(f"{gone / total:.1%} of the weights are pruned already: a pruned model has no way back")
-        for layer, left in zip(some, _largest(some, masks, total - round(share * total)), strict=True):
+        for layer, left in zip(group, _largest(group, masks, total - round(share * total)), strict=True):
             tools.custom_from_mask(layer, "weight", left)  # type: ignore[no-untyped-call]
 
 

@@ -1,1 +1,1 @@
-"""What kernels, codecs and exchanges cost on this machine: `sparsewire bench`."""
+"""Measurements of kernels, codecs and exchanges on this machine: `sparsewire bench`."""

@@ -153,8 +153,8 @@ def _filters(name: str, x: Array, advance: measure.Advance) -> Iterator[dict[str
     for rate, layout in product(RATES, LAYOUTS):
         advance(f"bloom({rate}, {layout})")
         codec = scheme(f"topk | indices=bloom(fpr={rate}, policy=p0, layout={layout})").indices
-        found = {kind: _false_positives(codec, support, x.size) for kind, support in supports.items()}
-        yield {"input": name, "fpr": rate, "layout": layout, **found}
+        shares = {kind: _false_positives(codec, support, x.size) for kind, support in supports.items()}
+        yield {"input": name, "fpr": rate, "layout": layout, **shares}
 
 
 def _false_positives(codec: IndexCodec, support: Array, numel: int) -> float:

@@ -139,7 +139,7 @@ def _dense(data: Data) -> Iterator[Case]:
 
 
 def _steps(data: Data) -> Iterator[Case]:
-    """What a training step does per tensor: pick from the compensated gradient, keep the rest, accumulate the mean."""
+    """A training step's parts, per tensor: pick from the compensated gradient, keep the rest, accumulate the mean."""
     for memory in ("residual", "dgc", "gain"):
         plan = scheme(f"topk({data.ratio}) | memory={memory}")
         x = data.x.copy()
@@ -170,7 +170,7 @@ def _peer(data: Data, seed: int) -> tuple[Array, Array]:
 
 
 def _sketch(data: Data) -> Iterator[Case]:
-    """What `exchange=sketch` does for k entries: its own table, and what a table says of them."""
+    """The work of `exchange=sketch` for k entries: writing its own table, and reading estimates from a table."""
     values, table = (
         measure.noise(data.k, 1),
         Table(measure.uniform_indices(data.x.size, data.k), 1, data.k // 4 + 1, (7,)),

@@ -67,8 +67,8 @@ def run(arrays: dict[str, Array], ratio: float = 0.01) -> dict[str, Any]:
 
 
 def _measured(item: Input, jobs: Sequence[tuple[str, str]], advance: Advance) -> dict[str, Any]:
-    found = [_point(item, curve, text, advance) for curve, text in jobs]
-    points = [point for point in found if point is not None]
+    tried = [_point(item, curve, text, advance) for curve, text in jobs]
+    points = [point for point in tried if point is not None]
     return {"input": item.name, "count": item.indices.size, "points": points,
             "verdicts": [_verdict(points, level) for level in LEVELS]}  # fmt: skip
 

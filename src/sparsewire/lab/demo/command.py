@@ -47,7 +47,7 @@ def choose_arms(scheme: str, steps: int) -> dict[str, dict[str, Any]]:
 
 
 def _selection(plan: Scheme, steps: int) -> dict[str, Any]:
-    """What suits the scheme's selection: a ratio can fall, and the largest of each tensor can be those of the model."""
+    """Settings that suit the scheme's selection: a ratio can fall, and a top-k can be taken over the whole model."""
     ratio = getattr(plan.select, "ratio", None)
     if ratio is None:
         return {}
@@ -69,13 +69,13 @@ def run(
     settings = {"data": data, "steps": steps, "seed": seed, "hidden": hidden, "batch": batch, "rate": rate}
     order = {"arms": choose_arms(scheme, steps), **settings}
     with measure.progress(steps) as advance:
-        found = launch_ranks(
+        ranks = launch_ranks(
             "sparsewire.lab.demo.job:train", order, [Endpoint()] * RANKS, lambda event: advance(_line(event))
         )
-    facts = {"parameters": found[0]["parameters"], "test": found[0]["test"], "ranks": RANKS, "scheme": scheme}
+    facts = {"parameters": ranks[0]["parameters"], "test": ranks[0]["test"], "ranks": RANKS, "scheme": scheme}
     facts["selection"] = _selection(read_scheme(scheme), steps)
-    curves = {name: _curves([one["arms"][name] for one in found]) for name in (PLAIN, RESIDUAL, COMPRESSED)}
-    summary = {name: _summary(curve, found[0]["arms"][name]["accuracy"]) for name, curve in curves.items()}
+    curves = {name: _curves([rank["arms"][name] for rank in ranks]) for name in (PLAIN, RESIDUAL, COMPRESSED)}
+    summary = {name: _summary(curve, ranks[0]["arms"][name]["accuracy"]) for name, curve in curves.items()}
     ratio = summary[PLAIN]["bytes"] / summary[COMPRESSED]["bytes"]
     return {"machine": measure.machine(), **settings, **facts, "ratio": ratio, "arms": summary, "curves": curves}
 

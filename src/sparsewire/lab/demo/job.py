@@ -69,6 +69,6 @@ def batches(count: int, steps: int, batch: int, worker: Worker, seed: int) -> It
 def _report(arm: Arm, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
     with torch.no_grad():
         right = int((arm.module(x).argmax(1) == y).sum())
-    found = {**arm.report(), "accuracy": right / len(y)}
+    report = {**arm.report(), "accuracy": right / len(y)}
     arm.close()
-    return found
+    return report

@@ -20,8 +20,8 @@ def draw_training(result: dict[str, Any], path: Path) -> None:
         facts, steps = result["arms"][name], range(1, 1 + len(curve["loss"]))
         window = min(STEPS, len(steps))
         means = [sum(curve["loss"][end - window : end]) / window for end in steps[window - 1 :]]
-        told = f"{name}: {facts['accuracy']:.1%} on held-out digits"
-        loss.semilogy(steps[window - 1 :], means, color=colour, label=told)
+        label = f"{name}: {facts['accuracy']:.1%} on held-out digits"
+        loss.semilogy(steps[window - 1 :], means, color=colour, label=label)
         sums = [list(accumulate(curve[key])) for key in ("seconds", "bytes")]
         sent.semilogy(*sums, color=colour, label=f"{name}: {_megabytes(facts['bytes'])} in all")
     label_axes(loss, "step", f"training loss (mean of {STEPS} steps)", "Training loss", "best")

@@ -46,13 +46,13 @@ def endpoints_for(
 ) -> Iterator[Sequence[Endpoint]]:
     """A network; this machine's own loopback where nothing is limited and namespaces cannot be made."""
     rates = rates_of(nodes, rate)
-    found = _network(nodes, rates, per_node)
-    if isinstance(found, Network):
-        with found:
-            yield found
+    outcome = _network(nodes, rates, per_node)
+    if isinstance(outcome, Network):
+        with outcome:
+            yield outcome
     else:
-        _refuse_limits(found, rates, changes)
-        print(f"sparsewire lab: {found}; the ranks meet on 127.0.0.1", file=sys.stderr)
+        _refuse_limits(outcome, rates, changes)
+        print(f"sparsewire lab: {outcome}; the ranks meet on 127.0.0.1", file=sys.stderr)
         yield [Endpoint()] * (nodes * per_node)
 
 

@@ -20,7 +20,7 @@ LINE_END = re.compile(r"\r*\n\r*|\r+")  # the latter is that of progress bars
 
 
 def rank_environment(rank: int, endpoints: Sequence[Endpoint], per_node: int, port: int) -> dict[str, str]:
-    """What torchrun would set: the rank and the number of ranks, of all and on its node, and where rank 0 is."""
+    """The environment that torchrun would set: rank and world size, globally and on the node, and rank 0's address."""
     numbers = {
         "RANK": rank,
         "WORLD_SIZE": len(endpoints),
@@ -36,9 +36,9 @@ def rank_environment(rank: int, endpoints: Sequence[Endpoint], per_node: int, po
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 class Commands(Ranks):

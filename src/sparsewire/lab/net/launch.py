@@ -63,8 +63,8 @@ def _environment(size: int, endpoint: Endpoint) -> dict[str, str]:
 
 
 class Report:
-    """What a rank writes: on its standard output lines of JSON, which are events, and at last its outcome: a result, or
-    the error that ended it."""
+    """The output of a rank: lines of JSON, which are events, and at last its outcome, a result or the error that ended
+    the rank."""
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque()

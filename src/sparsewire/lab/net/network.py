@@ -63,8 +63,8 @@ def _lacking() -> list[str]:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return []
-    found = re.search(r"^CapEff:\s*(\w+)$", status, re.MULTILINE)
-    return [name for name, bit in CAPABILITIES.items() if found and not int(found[1], 16) >> bit & 1]
+    effective = re.search(r"^CapEff:\s*(\w+)$", status, re.MULTILINE)
+    return [name for name, bit in CAPABILITIES.items() if effective and not int(effective[1], 16) >> bit & 1]
 
 
 def rates_of(nodes: int, rate: str | Sequence[str]) -> list[str]:
@@ -72,10 +72,11 @@ def rates_of(nodes: int, rate: str | Sequence[str]) -> list[str]:
     rates = [rate] * nodes if isinstance(rate, str) else list(rate)
     if len(rates) != nodes or not 0 < nodes <= MOST:
         raise InputError(f"{len(rates)} rates for {nodes} nodes: give one for each, of 1 to {MOST} nodes")
-    return [_known(one) for one in rates]
+    return [checked_rate(word) for word in rates]
 
 
-def _known(rate: str) -> str:
+def checked_rate(rate: str) -> str:
+    """A rate as `lab train` and `Network` are given it."""
     try:
         return read_rate(rate)
     except argparse.ArgumentTypeError as error:
@@ -119,7 +120,7 @@ class Network(Sequence[Endpoint]):
 
     def set_rate(self, rate: str, node: int | None = None) -> None:
         """Limits the links of all nodes, or of one, anew, both ways."""
-        _known(rate)
+        checked_rate(rate)
         if self._guard.held is None:
             raise InputError("the network is closed: set rates before that")
         for one in range(len(self._nodes)) if node is None else [node]:
@@ -175,8 +176,8 @@ class Network(Sequence[Endpoint]):
 def remove_leftovers() -> None:
     """Removes what processes have left that were killed together with their guards."""
     names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split()
-    found = [match for match in map(NAME.fullmatch, names) if match]
-    dead = [match.group() for match in found if started(int(match[1])) != int(match[2])]
+    ours = [match for match in map(NAME.fullmatch, names) if match]
+    dead = [match.group() for match in ours if started(int(match[1])) != int(match[2])]
     if dead:
         Guard(REMOVE, *dead).close()
 

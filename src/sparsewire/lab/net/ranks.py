@@ -42,7 +42,7 @@ def threads(ranks: int) -> int:
 
 
 class Rank(NamedTuple):
-    """What is started for a rank, and who takes its standard output and its standard error."""
+    """The command and environment of a rank, and the functions that take its standard output and its standard error."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -115,7 +115,7 @@ class Ranks:
             self._read(key)
 
     def _read_all(self, key: selectors.SelectorKey) -> None:
-        """As far as there is something: a process that no signal has reached may still hold the pipe."""
+        """Reads what is there, and does not wait for more: a process that no signal has reached may hold the pipe."""
         with contextlib.suppress(BlockingIOError):
             while self._read(key):
                 pass
@@ -149,7 +149,7 @@ class Ranks:
             self.pass_on(TICK)
 
     def drain(self, until: float) -> None:
-        """What they wrote before they ended; a process that no mark has found may still hold a pipe."""
+        """Passes on what the ranks wrote before they ended; a process that has lost its mark may still hold a pipe."""
         self._guard.close()
         while self._pipes.get_map() and time.monotonic() < until:
             self.pass_on(TICK)

@@ -101,7 +101,7 @@ class Guard:
 
 
 def new_mark() -> str:
-    """What is in the environment of all that one lab starts, and of nothing else."""
+    """A value for the environment of all processes that one launch starts, and of no others."""
     return f"{os.getpid()}-{started(os.getpid())}-{next(_serial)}"
 
 

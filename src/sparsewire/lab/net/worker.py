@@ -44,15 +44,15 @@ def wire_bytes(field: int = BYTES_SENT) -> int | None:
 
 def _counted(fd: int, field: int) -> int:
     try:
-        found = socket.socket(fileno=fd)
+        connection = socket.socket(fileno=fd)
     except OSError:
         return 0
     try:
-        return int(struct.unpack_from("=Q", found.getsockopt(socket.IPPROTO_TCP, TCP_INFO, field + 8), field)[0])
+        return int(struct.unpack_from("=Q", connection.getsockopt(socket.IPPROTO_TCP, TCP_INFO, field + 8), field)[0])
     except (OSError, struct.error):  # not TCP
         return 0
     finally:
-        found.detach()  # the socket is gloo's and stays open
+        connection.detach()  # the socket is gloo's and stays open
 
 
 def main(rank: int, order: dict[str, Any]) -> None:

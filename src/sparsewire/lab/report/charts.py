@@ -115,8 +115,8 @@ def stacked(title: str, stacks: Sequence[Stack]) -> Markup:
 
     def draw(figure: Figure, links: Links) -> None:
         axes = _bare_axes(figure, WIDTH, row * len(stacks))
-        for place, stack in enumerate(stacks):
-            _draw_stack(axes, stack, row * place, (WIDTH - 70) / longest, links)
+        for index, stack in enumerate(stacks):
+            _draw_stack(axes, stack, row * index, (WIDTH - 70) / longest, links)
 
     return _picture(title, WIDTH, row * len(stacks), draw)
 
@@ -147,14 +147,14 @@ def _colour(style: Style) -> str:
 
 
 def _stroke(style: Style, x: Sequence[float], y: Sequence[float]) -> Line2D:
-    return Line2D(x, y, color=_colour(style), linestyle=DASHES[style.place % len(DASHES)], linewidth=2, clip_on=False)
+    return Line2D(x, y, color=_colour(style), linestyle=DASHES[style.order % len(DASHES)], linewidth=2, clip_on=False)
 
 
 def _dot(style: Style, x: float, y: float) -> Line2D:
     """Full, and hollow when all shapes are taken."""
-    turn, place = divmod(style.place, len(MARKERS))
+    turn, shape = divmod(style.order, len(MARKERS))
     inside = BACK if turn % 2 else _colour(style)
-    marker: Any = {"marker": MARKERS[place], "markersize": 8, "markeredgewidth": 1.5, "markerfacecolor": inside}
+    marker: Any = {"marker": MARKERS[shape], "markersize": 8, "markeredgewidth": 1.5, "markerfacecolor": inside}
     return Line2D([x], [y], linestyle="none", color=_colour(style), clip_on=False, **marker)
 
 
@@ -168,7 +168,7 @@ def _draw_line(axes: Axes, line: Line, links: Links) -> None:
 
 
 def _set_link(artist: Any, links: Links, target: str, title: str) -> None:
-    """By its number, until the picture is in the page."""
+    """Links the artist by a number, until the picture is in the page."""
     artist.set_url(f"{len(links)}")
     links.append((target, title))
 

@@ -44,20 +44,20 @@ def _check_apart(paths: Iterable[Path], output: Path) -> None:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """All records; of a cell that failed and was run again, or is in several files, the last that came to an end."""
-    found = []
-    for place, path in enumerate(paths):
-        prefix = _letter(place) if len(paths) > 1 else ""
-        found += [_checked(Run(f"r{place}-{line}", f"{prefix}{line}", record), f"{path}, line {line}")
+    """The runs of all files; of a cell that was run several times, the last run that came to an end."""
+    runs = []
+    for index, path in enumerate(paths):
+        prefix = _letter(index) if len(paths) > 1 else ""
+        runs += [_checked(Run(f"r{index}-{line}", f"{prefix}{line}", record), f"{path}, line {line}")
                   for line, record in results.read(path)]  # fmt: skip
-    if not found:
+    if not runs:
         raise InputError(f"{', '.join(map(str, paths))}: no results yet")
     chosen: dict[str, Run] = {}
-    for run in filter(_is_cell, found):
+    for run in filter(_is_cell, runs):
         before = chosen.get(run.key)
         if before is None or before.failed or not run.failed:
             chosen[run.key] = run
-    return [run for run in found if not _is_cell(run) or chosen[run.key] is run]
+    return [run for run in runs if not _is_cell(run) or chosen[run.key] is run]
 
 
 def _checked(run: Run, where: str) -> Run:
@@ -71,9 +71,9 @@ def _checked(run: Run, where: str) -> Run:
     return run
 
 
-def _letter(place: int) -> str:
-    """Of a file, where there are several."""
-    return chr(ord("a") + place) if place < 26 else f"{place}:"
+def _letter(index: int) -> str:
+    """The letter of a file, where there are several."""
+    return chr(ord("a") + index) if index < 26 else f"{index}:"
 
 
 def _is_cell(run: Run) -> bool:
@@ -94,7 +94,7 @@ def render(runs: Sequence[Run], paths: Sequence[Path]) -> str:
 
 
 def _sections(cells: Sequence[Run], rates: Sequence[Run]) -> list[Section]:
-    """Those that the results have something for."""
+    """The sections for which there are results."""
     from .measures import bytes_by_ranks, rate_distortion, stages
     from .sections import accuracy_by_bytes, loss_curves, time_to_accuracy
 
@@ -106,7 +106,7 @@ def _sections(cells: Sequence[Run], rates: Sequence[Run]) -> list[Section]:
 
 def _about(runs: Sequence[Run], paths: Sequence[Path]) -> str:
     several = len(paths) > 1
-    names = ", ".join(f"{path.name} ({_letter(place)})" if several else path.name for place, path in enumerate(paths))
+    names = ", ".join(f"{path.name} ({_letter(index)})" if several else path.name for index, path in enumerate(paths))
     return (
         f"{len(runs)} results of {names}. Every row and every mark leads to its line of results, at the end of this "
         "page, with the command that repeats it. Click on a column's head to sort by it."
@@ -120,7 +120,7 @@ def _machines(runs: Sequence[Run]) -> list[str]:
 
 def _failed(runs: Sequence[Run]) -> Section | None:
     rows: list[list[Value]] = [
-        [str(run.setting), str(run.record["name"]), str(run.record["error"]), Links([(run.place, run.label)])]
+        [str(run.setting), str(run.record["name"]), str(run.record["error"]), Links([(run.anchor, run.label)])]
         for run in runs
         if run.failed
     ]
@@ -137,7 +137,7 @@ def _detail(run: Run) -> Detail:
         what = f"{run.setting}, {record['name']}, seed {record['cell']['seed']}"
     shown = {name: value for name, value in record.items() if name not in ("key", "command", "inputs")}
     body = json.dumps({name: _cut(value) for name, value in shown.items()}, indent=1, ensure_ascii=False)
-    return Detail(run.place, f"line {run.label}: {what}", str(record.get("command", "")), body)
+    return Detail(run.anchor, f"line {run.label}: {what}", str(record.get("command", "")), body)
 
 
 def _cut(value: object) -> object:

@@ -13,21 +13,21 @@ from ..tasks.scores import HIGHER
 PLAIN = "ddp"
 CLOSE = 0.02  # of plain DDP's score, which is to be reached
 DIVERGED = "diverged"
-PLACE = ("workload", "method", "rate", "ranks", "ranks_per_node", "seed", "data")  # of a cell; the rest are its details
+IDENTITY = ("workload", "method", "rate", "ranks", "ranks_per_node", "seed", "data")  # all else of a cell are details
 TIMING = ("steps", "warmup", "tests")  # may differ between methods of which no score is compared
 CHOICE = ("learning_rate", "batch", "steps")  # by which plain DDP is chosen where there are several of it
 Details = tuple[tuple[str, Any], ...]
 
 
 class Style(NamedTuple):
-    """The colour of a line is the same in all pictures; its dashes and marks are by its place in one."""
+    """The colour of a line is the same in all pictures; its dashes and marks are by its order in one."""
 
     colour: int
-    place: int
+    order: int
 
 
 class Setting(NamedTuple):
-    """What is trained, and where: what methods are compared at."""
+    """A workload, and the links and ranks that it is trained on; methods are compared at the same setting."""
 
     workload: str
     rate: str
@@ -52,9 +52,9 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A line of results; `place` is where the page shows it."""
+    """A line of results; `anchor` is where the page shows it."""
 
-    place: str
+    anchor: str
     label: str
     record: Record
 
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def details(self) -> Details:
-        return tuple(sorted((name, value) for name, value in self.record["cell"].items() if name not in PLACE))
+        return tuple(sorted((name, value) for name, value in self.record["cell"].items() if name not in IDENTITY))
 
     @property
     def method(self) -> str:
@@ -81,33 +81,33 @@ class Run:
 
     @property
     def validated(self) -> bool:
-        """To its end; in older results the tests on the way are on the validation part, and the last is the score."""
+        """Whether the last test is on the validation part, too; in older results it is the score, on the test part."""
         history = self.record["history"]
         return bool(history) and history[-1][0] >= len(self.record["step_seconds"])
 
     def history(self) -> list[Point]:
         """The tests on the way and the one at the end."""
-        found = [Point(*one) for one in self.record["history"]]
+        points = [Point(*test) for test in self.record["history"]]
         if self.record["score_kind"] and not self.validated:
             steps = self.record["step_seconds"]
-            found.append(Point(len(steps), sum(steps), self.record["score"]))
-        return found
+            points.append(Point(len(steps), sum(steps), self.record["score"]))
+        return points
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of a method at a setting that differ in the seed only; `told` are the details that it differs in."""
+    """The runs of a method at a setting that differ in the seed only; `differences` sets it apart from other groups."""
 
     setting: Setting
     method: str
     method_name: str
-    told: str
+    differences: str
     style: Style
     runs: Sequence[Run]
 
     @property
     def name(self) -> str:
-        return f"{self.method_name}, {self.told}" if self.told else self.method_name
+        return f"{self.method_name}, {self.differences}" if self.differences else self.method_name
 
     @property
     def details(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Group:
 
     @property
     def diverged(self) -> str:
-        """How many have no score in the end, though they were tested."""
+        """Words that say how many of the runs were tested but have no score in the end."""
         lost = sum(run.record["score"] is None for run in self.runs) if self.runs[0].record["score_kind"] else 0
         return DIVERGED if lost == len(self.runs) else f"{lost} of {len(self.runs)} {DIVERGED}" if lost else ""
 
@@ -142,15 +142,15 @@ class Group:
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        return [(run.place, run.label) for run in self.runs]
+        return [(run.anchor, run.label) for run in self.runs]
 
     def seconds_to(self, target: float) -> float | None:
-        """Of training until a test met the target, the median over the seeds; None if one never did."""
+        """Seconds of training until a test met the target, the median over the seeds; None if a run never met it."""
         better: Callable[[float], bool] = lambda score: (  # noqa: E731
             score >= target if self.kind in HIGHER else score <= target
         )
-        tests = [[one for one in run.history() if one.score is not None and better(one.score)] for run in self.runs]
-        return statistics.median(some[0].seconds for some in tests) if all(tests) else None
+        tests = [[test for test in run.history() if test.score is not None and better(test.score)] for run in self.runs]
+        return statistics.median(passed[0].seconds for passed in tests) if all(tests) else None
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:
@@ -162,7 +162,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 
 
 class Key(NamedTuple):
-    """What runs of a group have in common."""
+    """The setting, method and details that the runs of a group have in common."""
 
     setting: Setting
     method: str
@@ -173,31 +173,31 @@ Alike = Mapping[Key, Sequence[Run]]
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """In the order of the file, but plain DDP first at every setting; a method has one colour in all of the page."""
+    """Groups in the order of the file, but plain DDP first at every setting; a method has one colour everywhere."""
     done = [run for run in runs if not run.failed]
     names = _names(done)
     methods = sorted(names, key=lambda method: method != PLAIN)
     alike = _alike(done, methods)
     lines = sorted(
-        dict.fromkeys((key.method, _told(key, alike)) for key in alike), key=lambda one: methods.index(one[0])
+        dict.fromkeys((key.method, _differences(key, alike)) for key in alike), key=lambda line: methods.index(line[0])
     )
-    found: list[Group] = []
-    for key, some in alike.items():
-        told, place = _told(key, alike), sum(group.setting == key.setting for group in found)
-        style = Style(lines.index((key.method, told)), place)
-        found.append(Group(key.setting, key.method, names[key.method], told, style, some))
-    return found
+    groups: list[Group] = []
+    for key, together in alike.items():
+        differences, index = _differences(key, alike), sum(group.setting == key.setting for group in groups)
+        style = Style(lines.index((key.method, differences)), index)
+        groups.append(Group(key.setting, key.method, names[key.method], differences, style, together))
+    return groups
 
 
 def _alike(runs: Sequence[Run], methods: Sequence[str]) -> Alike:
     settings = list(dict.fromkeys(run.setting for run in runs))
-    found: dict[Key, list[Run]] = {}
+    groups: dict[Key, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (settings.index(run.setting), methods.index(run.method))):
-        found.setdefault(Key(run.setting, run.method, run.details), []).append(run)
-    return found
+        groups.setdefault(Key(run.setting, run.method, run.details), []).append(run)
+    return groups
 
 
-def _told(key: Key, alike: Alike) -> str:
+def _differences(key: Key, alike: Alike) -> str:
     """The details that differ between groups of the workload. Without scores steps and tests count only between those
     of the same method and setting, as a method that takes longer may well be timed for fewer steps."""
     peers = [other for other in alike if other.setting.workload == key.setting.workload]
@@ -219,23 +219,23 @@ def _names(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def by_setting(groups: Iterable[Group]) -> dict[Setting, list[Group]]:
-    found: dict[Setting, list[Group]] = {}
+    settings: dict[Setting, list[Group]] = {}
     for group in groups:
-        found.setdefault(group.setting, []).append(group)
-    return found
+        settings.setdefault(group.setting, []).append(group)
+    return settings
 
 
 def plain_of(groups: Sequence[Group], group: Group) -> Group | None:
-    """What a group is compared with: plain DDP at its setting, with the same details if there are several."""
+    """Plain DDP at the group's setting, which it is compared with; with the same details if there are several."""
 
     def same(plain: Group) -> list[bool]:
         return [plain is group, *(plain.details.get(name) == group.details.get(name) for name in CHOICE)]
 
-    return max((one for one in groups if one.method == PLAIN), key=same, default=None)
+    return max((other for other in groups if other.method == PLAIN), key=same, default=None)
 
 
 def target_score(plain: Group | None) -> float | None:
-    """What counts as reached: plain DDP's score in the end, or close to it."""
+    """The score that counts as reached: close to plain DDP's score in the end."""
     if plain is None or plain.last is None:
         return None
     return plain.last * (1 - CLOSE if plain.kind in HIGHER else 1 + CLOSE)

@@ -24,7 +24,7 @@ def score_cell(group: Group) -> Number:
 
 
 def difference_cell(group: Group, plain: Group | None) -> Number:
-    """How much the score differs from plain DDP's."""
+    """The difference between the group's score and plain DDP's."""
     if plain is None or group.score is None or plain.score is None:
         return Number("", None)
     difference = group.score - plain.score
@@ -59,10 +59,11 @@ def headline_text(groups: Sequence[Group]) -> str:
 
 
 def _headline(groups: Sequence[Group]) -> tuple[list[str], list[list[Value]]]:
-    rows = [_headline_row(group, plain_of(some, group)) for some in by_setting(groups).values() for group in some]
+    settings = by_setting(groups).values()
+    rows = [_headline_row(group, plain_of(compared, group)) for compared in settings for group in compared]
     several = any(group.setting.per_node > 1 for group in groups)
-    kept = [place for place, header in enumerate(HEADLINE) if several or header != PER_NODE]
-    return [HEADLINE[place] for place in kept], [[row[place] for place in kept] for row in rows]
+    kept = [column for column, header in enumerate(HEADLINE) if several or header != PER_NODE]
+    return [HEADLINE[column] for column in kept], [[row[column] for column in kept] for row in rows]
 
 
 def _headline_row(group: Group, plain: Group | None) -> list[Value]:

@@ -12,7 +12,7 @@ from .page import LIGHT
 
 SOFT, FAINT, BACK = "#010203", "#040506", "#070809"  # stand for the page's own colours until the picture is in it
 VARIABLES = {SOFT: "--soft", FAINT: "--line", BACK: "--back"} | {
-    colour: f"--c{place}" for place, colour in enumerate(LIGHT)
+    colour: f"--c{index}" for index, colour in enumerate(LIGHT)
 }
 NAMESPACE, LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 ElementTree.register_namespace("", NAMESPACE[1:-1])
@@ -45,9 +45,9 @@ def _clean(root: ElementTree.Element, links: Links) -> None:
 
 def _become_path(use: ElementTree.Element, shape: ElementTree.Element) -> None:
     use.tag = shape.tag
-    place = f"translate({use.attrib['x']} {use.attrib['y']})"
+    moved = f"translate({use.attrib['x']} {use.attrib['y']})"
     style = f"{use.attrib.get('style', '')}; {shape.attrib.get('style', '')}"
-    use.attrib = {"d": shape.attrib["d"], "transform": place, "style": style}
+    use.attrib = {"d": shape.attrib["d"], "transform": moved, "style": style}
 
 
 def _link(anchor: ElementTree.Element, target: str, title: str) -> None:
@@ -63,9 +63,9 @@ def _link(anchor: ElementTree.Element, target: str, title: str) -> None:
 
 def _themed(words: str) -> str:
     """An attribute with the page's colours and font, and numbers to a hundredth."""
-    words = re.sub(r"#[0-9a-f]{6}\b", lambda found: _variable(found[0]), words)
-    words = re.sub(r"font: ([\d.]+px)[^;]*|font-family:[^;]*;?", lambda found: _size(found[1]), words)
-    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), words)
+    words = re.sub(r"#[0-9a-f]{6}\b", lambda match: _variable(match[0]), words)
+    words = re.sub(r"font: ([\d.]+px)[^;]*|font-family:[^;]*;?", lambda match: _size(match[1]), words)
+    return re.sub(r"-?\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), words)
 
 
 def _size(size: str | None) -> str:

@@ -27,8 +27,8 @@ def stages(groups: Sequence[Group]) -> Section | None:
         "The mean step after the warm-up. The upper bar of a method is the thread that trains; the lower one, where "
     )
     words += "there is a second, is sparsewire's own thread, which works while backward goes on."
-    some = [_stages(setting, of) for setting, of in by_setting(groups).items()]
-    return Section("Step time by stage", words, figures=some)
+    figures = [_stages(setting, compared) for setting, compared in by_setting(groups).items()]
+    return Section("Step time by stage", words, figures=figures)
 
 
 def mean_of(group: Group, key: str) -> dict[str, float]:
@@ -38,12 +38,12 @@ def mean_of(group: Group, key: str) -> dict[str, float]:
 
 
 def _stages(setting: Setting, groups: Sequence[Group]) -> Figure:
-    bars = [(group, key, found) for group in groups for key in ("parts_ms", "stages_ms")
-            if (found := mean_of(group, key))]  # fmt: skip
-    names = list(dict.fromkeys(name for _, _, found in bars for name, spent in found.items() if spent > 0))
-    styles = {name: Style(place, place) for place, name in enumerate(names)}
-    stacks = [_stack(group, key, found, styles) for group, key, found in bars]
-    rows = [row for group, key, found in bars for row in _stage_rows(group, found)]
+    bars = [(group, key, milliseconds) for group in groups for key in ("parts_ms", "stages_ms")
+            if (milliseconds := mean_of(group, key))]  # fmt: skip
+    names = list(dict.fromkeys(name for _, _, stages in bars for name, spent in stages.items() if spent > 0))
+    styles = {name: Style(index, index) for index, name in enumerate(names)}
+    stacks = [_stack(group, key, milliseconds, styles) for group, key, milliseconds in bars]
+    rows = [row for group, key, milliseconds in bars for row in _stage_rows(group, milliseconds)]
     table = Table(["method", "stage", "time a step", "lines"], rows, f"time by stage, {setting}")
     totals = ", ".join(f"{group.name} {seconds(group.typical('step_ms') / 1e3)}" for group in groups)
     shown = [(styles[name], PARTS.get(name, name)) for name in names]
@@ -51,48 +51,48 @@ def _stages(setting: Setting, groups: Sequence[Group]) -> Figure:
     return Figure(str(setting), picture, legend(shown, "block"), table)
 
 
-def _stack(group: Group, key: str, found: Mapping[str, float], styles: Mapping[str, Style]) -> Stack:
+def _stack(group: Group, key: str, milliseconds: Mapping[str, float], styles: Mapping[str, Style]) -> Stack:
     parts = [(styles[name], spent, f"{group.name}, {PARTS.get(name, name)}: {seconds(spent / 1e3)}")
-             for name, spent in found.items() if spent > 0]  # fmt: skip
+             for name, spent in milliseconds.items() if spent > 0]  # fmt: skip
     name = group.name if key == "parts_ms" else "↳ its own thread"
     short = name if len(name) <= 60 else f"{name[:59]}…"
-    return Stack(short, parts, seconds(sum(found.values()) / 1e3), group.runs[0].place)
+    return Stack(short, parts, seconds(sum(milliseconds.values()) / 1e3), group.runs[0].anchor)
 
 
-def _stage_rows(group: Group, found: Mapping[str, float]) -> list[list[Value]]:
+def _stage_rows(group: Group, milliseconds: Mapping[str, float]) -> list[list[Value]]:
     return [[group.name, PARTS.get(name, name), Number(seconds(spent / 1e3), spent), Links(group.links)]
-            for name, spent in found.items() if spent > 0]  # fmt: skip
+            for name, spent in milliseconds.items() if spent > 0]  # fmt: skip
 
 
 # --- bytes against ranks ---------------------------------------------------------------------------------------------
 
 
 def bytes_by_ranks(groups: Sequence[Group]) -> Section | None:
-    """Of workloads that were trained on several numbers of ranks."""
+    """Bytes by ranks, for workloads that were trained on several numbers of ranks."""
     by_load: dict[str, dict[str, list[Group]]] = {}
     for group in groups:
         workload, rate, _, per_node = group.setting
         if group.typical("bytes_per_step") > 0:
             by_load.setdefault(f"{workload}{a_node(per_node)}, {rate}", {}).setdefault(group.method, []).append(group)
-    some = []
+    figures = []
     for title, methods in by_load.items():
         several = [of for of in methods.values() if len({group.setting.ranks for group in of}) > 1]
         if several:
-            some.append(_ranks(title, several))
+            figures.append(_ranks(title, several))
     words = (
         "What a rank sends in a step. With an allgather it grows with the ranks; a ring's all_reduce stays below twice "
     )
     words += "the gradient."
-    return Section("Bytes against ranks", words, figures=some) if some else None
+    return Section("Bytes against ranks", words, figures=figures) if figures else None
 
 
 def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> Figure:
     lines, rows, names = [], list[list[Value]](), []
-    for place, groups in enumerate(methods):
-        marks, style = [], Style(groups[0].style.colour, place)
+    for index, groups in enumerate(methods):
+        marks, style = [], Style(groups[0].style.colour, index)
         for group in sorted(groups, key=lambda one: one.setting.ranks):
             sent, ranks = group.typical("bytes_per_step"), group.setting.ranks
-            marks.append(Mark(ranks, sent, f"{group.name}, {ranks} ranks: {amount(sent).text}", group.runs[0].place))
+            marks.append(Mark(ranks, sent, f"{group.name}, {ranks} ranks: {amount(sent).text}", group.runs[0].anchor))
             rows.append([group.name, Number(str(ranks), ranks), amount(sent), Links(group.links)])
         lines.append(Line(style, marks))
         names.append((style, groups[0].method_name))
@@ -110,27 +110,27 @@ def _ranks(title: str, methods: Sequence[Sequence[Group]]) -> Figure:
 
 
 def rate_distortion(runs: Sequence[Run]) -> Section | None:
-    """Of results that `sparsewire bench rates --json` writes."""
-    some = [_rates(run, one) for run in runs for one in run.record["inputs"]]
+    """Pictures of the results that `sparsewire bench rates --json` writes."""
+    figures = [_rates(run, item) for run in runs for item in run.record["inputs"]]
     words = "Bits per value, maps included, against the relative error of the values; the best settings of every codec "
     words += "that was measured. Down and to the left is better."
-    return Section("Rate and distortion", words, figures=some) if some else None
+    return Section("Rate and distortion", words, figures=figures) if figures else None
 
 
-def _rates(run: Run, one: Mapping[str, Any]) -> Figure:
-    curves = list(dict.fromkeys(point["curve"] for point in one["points"]))
+def _rates(run: Run, item: Mapping[str, Any]) -> Figure:
+    curves = list(dict.fromkeys(point["curve"] for point in item["points"]))
     lines, rows, names = [], [], []
-    for place, curve in enumerate(curves):
-        best = front([point for point in one["points"] if point["curve"] == curve])
+    for index, curve in enumerate(curves):
+        best = front([point for point in item["points"] if point["curve"] == curve])
         drawn = [point for point in best if RANGE[0] <= point["error"] <= RANGE[1]]
         if drawn:
-            marks = [Mark(point["error"], point["bits"], _point(point), run.place) for point in drawn]
-            lines.append(Line(Style(place, place), marks))
-            names.append((Style(place, place), curve))
+            marks = [Mark(point["error"], point["bits"], _point(point), run.anchor) for point in drawn]
+            lines.append(Line(Style(index, index), marks))
+            names.append((Style(index, index), curve))
         rows += [[point["codec"], Number(f"{point['error']:.4f}", point["error"]),
-                  Number(f"{point['bits']:.2f}", point["bits"]), Links([(run.place, run.label)])]
+                  Number(f"{point['bits']:.2f}", point["bits"]), Links([(run.anchor, run.label)])]
                  for point in drawn]  # fmt: skip
-    title = f"{one['input']}: {one['count']:,} values"
+    title = f"{item['input']}: {item['count']:,} values"
     table = Table(["codec", "error", "bits/value", "line"], rows, f"rate and distortion, {title}")
     x, y = Axis("relative error", log=True), Axis("bits per value")
     picture = plot(f"Bits per value against relative error, {title}; {', '.join(curves)}", lines, x, y)

@@ -24,7 +24,7 @@ STAYS = ("method", "codec")  # columns that stay on a phone's screen when it sho
 
 @dataclass(frozen=True)
 class Number:
-    """What a cell shows, and what it is sorted by; None sorts last. Words stand to the left."""
+    """A cell's text, and the value that it is sorted by; None sorts last. Words stand to the left."""
 
     text: str
     value: float | None
@@ -33,9 +33,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Links:
-    """Places in the page: (id, words); sorted by the first of them, r<file>-<line>."""
+    """Anchors in the page: (id, words); sorted by the first of them, r<file>-<line>."""
 
-    places: Sequence[tuple[str, str]]
+    anchors: Sequence[tuple[str, str]]
 
 
 Value = str | Number | Links
@@ -91,7 +91,7 @@ class Section:
 class Detail(NamedTuple):
     """A line of results, as the page shows it when it is unfolded."""
 
-    place: str
+    anchor: str
     title: str
     command: str
     body: str
@@ -123,7 +123,7 @@ def _is_words(cell: Value) -> bool:
 
 def _cell(cell: Value, stays: bool) -> Cell:
     if isinstance(cell, Links):
-        return Cell("", "", str(_line_order(cell.places[0][0])), cell.places)
+        return Cell("", "", str(_line_order(cell.anchors[0][0])), cell.anchors)
     text, left = cell if isinstance(cell, str) else cell.text, _is_words(cell)
     kind = _classes(words=left, short=left and len(text) <= SHORT, stays=stays)
     return Cell(kind, text, _script_number(cell.value) if isinstance(cell, Number) else None)
@@ -133,10 +133,10 @@ def _script_number(value: float | None) -> str:
     return "" if value is None else "Infinity" if value == float("inf") else repr(value)
 
 
-def _line_order(place: str) -> int:
+def _line_order(anchor: str) -> int:
     """
     >>> _line_order("r0-10") < _line_order("r1-2")
     True
     """
-    file, _, line = place[1:].partition("-")
+    file, _, line = anchor[1:].partition("-")
     return int(file) * 10**9 + int(line)

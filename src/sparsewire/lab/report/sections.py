@@ -21,9 +21,10 @@ LATE = "not reached"
 
 
 def time_to_accuracy(groups: Sequence[Group]) -> Section | None:
-    shown_some = [_score_over_time(setting, some) for setting, some in by_setting(groups).items() if _tested(some)]
-    rows = [row for some in by_setting(groups).values() for row in _target_rows(some)]
-    if not shown_some:
+    settings = by_setting(groups)
+    figures = [_score_over_time(setting, compared) for setting, compared in settings.items() if _tested(compared)]
+    rows = [row for compared in settings.values() for row in _target_rows(compared)]
+    if not figures:
         return None
     words = "Seconds of training, without the tests, until a score on the validation data comes within "
     words += f"{CLOSE:.0%} of plain DDP's last one."
@@ -31,7 +32,7 @@ def time_to_accuracy(groups: Sequence[Group]) -> Section | None:
         words += " Results of an older sparsewire have the score on the test data as their last."
     headers = ["setting", "method", "target", "seconds", "× sooner", "lines"]
     table = Table(headers, rows, "seconds to the target") if rows else None
-    return Section("Time to accuracy", words, table, shown_some)
+    return Section("Time to accuracy", words, table, figures)
 
 
 def _tested(groups: Sequence[Group]) -> bool:
@@ -63,7 +64,7 @@ def _target_row(group: Group, plain: Group | None) -> list[list[Value]]:
 def _score_over_time(setting: Setting, groups: Sequence[Group]) -> Figure:
     kind = groups[0].kind
     lines = [line for group in groups for run in group.runs for line in _history_lines(group, run)]
-    rows = [_history_row(group, run, one) for group in groups for run in group.runs for one in run.history()]
+    rows = [_history_row(group, run, test) for group in groups for run in group.runs for test in run.history()]
     x = Axis("seconds of training", log=all(mark.x > 0 for line in lines for mark in line.marks))
     y = Axis(_unit(kind, all(map(_validated, groups))))
     table = Table(["method", "step", "seconds", "score", "line"], rows, f"score by time, {setting}")
@@ -74,20 +75,20 @@ def _score_over_time(setting: Setting, groups: Sequence[Group]) -> Figure:
 
 def _history_lines(group: Group, run: Run) -> list[Line]:
     """One, or more with gaps where a test has no score."""
-    steps = {one.seconds: one.step for one in run.history()}
+    steps = {test.seconds: test.step for test in run.history()}
 
     def mark(spent: float, score: float) -> Mark:
         words = f"{group.name}: {shown(group.kind, score)} after {seconds(spent)}, step {steps[spent]}"
-        return Mark(spent, _percent(group.kind, score), words, run.place)
+        return Mark(spent, _percent(group.kind, score), words, run.anchor)
 
-    found = pieces((one.seconds, one.score) for one in run.history())
-    return [Line(group.style, [mark(*one) for one in piece]) for piece in found]
+    curves = pieces((test.seconds, test.score) for test in run.history())
+    return [Line(group.style, [mark(*test) for test in piece]) for piece in curves]
 
 
 def _history_row(group: Group, run: Run, test: Point) -> list[Value]:
     score = DIVERGED if test.score is None else shown(group.kind, test.score)
     return [group.name, Number(str(test.step), test.step), Number(seconds(test.seconds), test.seconds),
-            Number(score, test.score), Links([(run.place, run.label)])]  # fmt: skip
+            Number(score, test.score), Links([(run.anchor, run.label)])]  # fmt: skip
 
 
 def _unit(kind: str, validation: bool = False) -> str:
@@ -100,7 +101,7 @@ def _unit(kind: str, validation: bool = False) -> str:
 
 
 def _percent(kind: str, score: float) -> float:
-    """As its axis has it."""
+    """The score in the unit of its axis."""
     return 100 * score if kind in HIGHER else score
 
 
@@ -109,7 +110,7 @@ def _names(groups: Sequence[Group]) -> list[tuple[Style, str]]:
 
 
 def _best_first(kind: str, scores: Mapping[str, float | None]) -> str:
-    """In words, what a picture of scores shows."""
+    """The scores that a picture shows, in words."""
     known = [(score, name) for name, score in scores.items() if score is not None]
     order = sorted(known, key=lambda one: one[0], reverse=kind in HIGHER)
     lost = [f"{name} {DIVERGED}" for name, score in scores.items() if score is None]
@@ -121,12 +122,12 @@ def _best_first(kind: str, scores: Mapping[str, float | None]) -> str:
 
 def accuracy_by_bytes(groups: Sequence[Group]) -> Section | None:
     scored = [group for group in groups if group.score is not None and group.sent > 0]
-    some = [_score_by_bytes(setting, of) for setting, of in by_setting(scored).items()]
+    figures = [_score_by_bytes(setting, compared) for setting, compared in by_setting(scored).items()]
     words = (
         "Each method by the bytes that a rank sends in the whole training. Up and to the left is better for accuracy, "
     )
     words += "down and to the left for losses."
-    return Section("Accuracy against bytes", words, figures=some) if some else None
+    return Section("Accuracy against bytes", words, figures=figures) if figures else None
 
 
 def _score_by_bytes(setting: Setting, groups: Sequence[Group]) -> Figure:
@@ -134,7 +135,7 @@ def _score_by_bytes(setting: Setting, groups: Sequence[Group]) -> Figure:
     for group in groups:
         assert group.score is not None
         title = f"{group.name}: {shown(kind, group.score)}, {compact(group.sent)}B"
-        mark = Mark(group.sent, _percent(kind, group.score), title, group.runs[0].place)
+        mark = Mark(group.sent, _percent(kind, group.score), title, group.runs[0].anchor)
         lines.append(Line(group.style, [mark], joined=False))
         rows.append([group.name, amount(group.sent), score_cell(group), Links(group.links)])
     table = Table(["method", "bytes", "score", "lines"], rows, f"score and bytes, {setting}")
@@ -148,13 +149,13 @@ def _score_by_bytes(setting: Setting, groups: Sequence[Group]) -> Figure:
 
 
 def loss_curves(groups: Sequence[Group]) -> Section | None:
-    """Of what is trained to be good at something; noise only takes its time."""
+    """Loss curves of the workloads that have a score; those that train on noise are only timed."""
     scored = [group for group in groups if group.runs[0].record["score_kind"]]
     trained = [group for group in scored if len(group.runs[0].record["loss"]) >= 20]
-    some = [_losses(setting, of) for setting, of in by_setting(trained).items()]
+    figures = [_losses(setting, compared) for setting, compared in by_setting(trained).items()]
     words = "Training loss, the mean over the ranks, smoothed over a fortieth of the steps; a line for each seed. "
     words += f"There is none where a training has diverged, to no number or to over {FAR} times its first loss."
-    return Section("Loss curves", words, figures=some) if some else None
+    return Section("Loss curves", words, figures=figures) if figures else None
 
 
 def _losses(setting: Setting, groups: Sequence[Group]) -> Figure:
@@ -165,7 +166,7 @@ def _losses(setting: Setting, groups: Sequence[Group]) -> Figure:
             lines += [Line(group.style, [Mark(step + 1, loss) for step, loss in piece], marked=False)
                       for piece in pieces(thinned(bounded(curve)))]  # fmt: skip
             last = None if None in end else statistics.fmean(end)
-            rows.append([group.name, _loss_cell(curve[0]), _loss_cell(last), Links([(run.place, run.label)])])
+            rows.append([group.name, _loss_cell(curve[0]), _loss_cell(last), Links([(run.anchor, run.label)])])
     table = Table(["method", "first", "mean of the last 20", "line"], rows, f"training loss, {setting}")
     ends = ", ".join(f"{row[0]} {row[2].text}" for row in rows if isinstance(row[2], Number))
     picture = plot(f"Training loss by step, {setting}; at the end: {ends}", lines, Axis("step"), Axis("training loss"))

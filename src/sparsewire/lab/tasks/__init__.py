@@ -1,1 +1,1 @@
-"""What is trained: data, models, optimizers and scores."""
+"""Workloads: data, models, optimizers and scores."""

@@ -68,8 +68,8 @@ def movielens(folder: Path) -> Data:
     rated[user, item] = True
     rng = np.random.default_rng(0)
     train, valid, test = (
-        _candidates(user[some], item[some], rated, count, rng)
-        for some, count in ((np.repeat(np.flatnonzero(back >= 2), VARIANTS), NEGATIVES),
+        _candidates(user[chosen], item[chosen], rated, count, rng)
+        for chosen, count in ((np.repeat(np.flatnonzero(back >= 2), VARIANTS), NEGATIVES),
                             (np.repeat(np.flatnonzero(back == 1), DRAWS), RIVALS),
                             (np.repeat(np.flatnonzero(back == 0), DRAWS), RIVALS))
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How good a training got: the kinds of scores, and how they are shown."""
+"""The kinds of scores that a training can get, and how they are shown."""
 
 from __future__ import annotations
 

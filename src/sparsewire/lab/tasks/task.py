@@ -1,4 +1,4 @@
-"""What is trained: data, model, optimizer and settings; how good it got.
+"""A task: data, model, optimizer, settings, and the score of a training.
 
 Every task has three parts: what is trained on, what the learning rate is chosen by, and what is reported.
 """
@@ -51,7 +51,7 @@ class Task:
         return torch.optim.SGD(model.parameters(), rate, momentum=MOMENTUM)
 
     def prepare(self, model: nn.Module) -> None:
-        """What is done to a rank's replica before it is trained."""
+        """Prepares a rank's replica for training."""
 
 
 def loss_of(model: nn.Module, part: Part) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,9 @@ from typing import Any
 from sparsewire.codecs.registry import nearest
 from sparsewire.errors import InputError
 
-from ..arguments import UNLIMITED, read_rate
+from ..arguments import UNLIMITED
 from ..net.command import count_nodes
+from ..net.network import checked_rate
 from ..results import key_of
 from ..tasks.workloads import WORKLOADS
 from .methods import Method, read_method
@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What decides its result, in plain types."""
+        """The fields that decide the cell's result, in plain types."""
         return {**asdict(self), "method": self.method.text}
 
     @property
@@ -64,19 +64,19 @@ class Cell:
         return shlex.join(["sparsewire", "lab", "train", *itertools.chain.from_iterable(words), "-o", REPEATED])
 
 
-def all_cells(told: Mapping[str, Any], data: Path | None = None) -> list[Cell]:
-    """Of a file, or of the flags, each once; `data` goes before the file's own."""
-    rest = dict(told)
+def all_cells(file: Mapping[str, Any], data: Path | None = None) -> list[Cell]:
+    """The cells of a file, or of the flags, each once; `data` goes before the file's own."""
+    rest = dict(file)
     folder = rest.pop("data", ".")
     if not isinstance(folder, str):
         raise InputError(f"data={folder!r} is not a folder: write its name in quotes")
     return list(dict.fromkeys(cell for grid in _grids(rest) for cell in cells_of(grid, data or Path(folder))))
 
 
-def _grids(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _grids(file: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The tables of the file; what stands beside them holds for all of them, unless they say otherwise."""
-    shared = {name: value for name, value in told.items() if name != "grid"}
-    grids = told.get("grid", [{}])
+    shared = {name: value for name, value in file.items() if name != "grid"}
+    grids = file.get("grid", [{}])
     if not isinstance(grids, list) or not grids or not all(isinstance(grid, Mapping) for grid in grids):
         raise InputError("a grid is a table that starts with [[grid]], in double brackets; there may be several")
     return [{**shared, **grid} for grid in grids]
@@ -84,12 +84,13 @@ def _grids(told: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def cells_of(grid: Mapping[str, Any], data: Path) -> Iterator[Cell]:
     """All cells of a table of the file, or of the flags: lists are combined, what is missing is the workload's own."""
-    told = _checked(grid)
-    lists = [told[name] for name in ("workloads", "rates", "ranks", "seeds", "methods")]
+    settings = _checked(grid)
+    per_node = settings["ranks_per_node"]
+    lists = [settings[name] for name in ("workloads", "rates", "ranks", "seeds", "methods")]
     for workload, rate, ranks, seed, method in itertools.product(*lists):
-        count_nodes(ranks, told["ranks_per_node"])
+        count_nodes(ranks, per_node)
         folder = _folder(workload, data)
-        yield Cell(workload, method, rate, seed, ranks, told["ranks_per_node"], *_settings(workload, told), folder)
+        yield Cell(workload, method, rate, seed, ranks, per_node, *_settings(workload, settings), folder)
 
 
 def _folder(workload: str, data: Path) -> str:
@@ -97,45 +98,45 @@ def _folder(workload: str, data: Path) -> str:
     return str(data.absolute() if WORKLOADS[workload].file else data)
 
 
-def _settings(workload: str, told: Mapping[str, Any]) -> tuple[int, int, int, int, float]:
+def _settings(workload: str, settings: Mapping[str, Any]) -> tuple[int, int, int, int, float]:
     own = WORKLOADS[workload]
-    steps = told.get("steps", own.task.steps)
-    warmup = told.get("warmup", min(own.warmup, steps - 1))
+    steps = settings.get("steps", own.task.steps)
+    warmup = settings.get("warmup", min(own.warmup, steps - 1))
     if not 0 <= warmup < steps:
         raise InputError(f"warmup={warmup} leaves none of {steps} steps to time: make it less")
-    batch, tests = told.get("batch", own.task.batch), told.get("tests", own.tests)
-    return steps, warmup, batch, tests, float(told.get("learning_rate", own.rate))
+    batch, tests = settings.get("batch", own.task.batch), settings.get("tests", own.tests)
+    return steps, warmup, batch, tests, float(settings.get("learning_rate", own.rate))
 
 
 def _checked(grid: Mapping[str, Any]) -> dict[str, Any]:
     for name in grid:
         if name not in KNOWN:
             raise InputError(f"{name} is not a setting of a grid{nearest(name, KNOWN)}")
-    told: dict[str, Any] = {**DEFAULTS, **grid}
-    missing = [name for name in ("workloads", "methods") if not told.get(name)]
+    settings: dict[str, Any] = {**DEFAULTS, **grid}
+    missing = [name for name in ("workloads", "methods") if not settings.get(name)]
     if missing:
         raise InputError(f"{' and '.join(missing)} missing: what is trained, and by which methods")
-    told["workloads"] = [_workload(name) for name in _texts("workloads", told["workloads"])]
-    told["rates"] = [_rate(rate) for rate in _texts("rates", told["rates"])]
-    told["methods"] = _methods(told["methods"])
+    settings["workloads"] = [_workload(name) for name in _texts("workloads", settings["workloads"])]
+    settings["rates"] = [checked_rate(rate) for rate in _texts("rates", settings["rates"])]
+    settings["methods"] = _methods(settings["methods"])
     for name in ("seeds", "ranks"):
-        told[name] = [_number(name, value) for value in _listed(name, told[name])]
-    return {**told, **{name: _number(name, told[name]) for name in SINGLE if name in told}}
+        settings[name] = [_number(name, value) for value in _listed(name, settings[name])]
+    return {**settings, **{name: _number(name, settings[name]) for name in SINGLE if name in settings}}
 
 
-def _listed(name: str, told: Any) -> list[Any]:
-    found = list(told) if isinstance(told, (list, tuple)) else [told]
-    if not found:
+def _listed(name: str, given: Any) -> list[Any]:
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not values:
         raise InputError(f"{name} is empty: give one at least, or leave {name} out")
-    return found
+    return values
 
 
-def _texts(name: str, told: Any) -> list[str]:
-    found = _listed(name, told)
-    for one in found:
-        if not isinstance(one, str):
-            raise InputError(f"{name} has {one!r}, which is no text: write it in quotes, several as a list of them")
-    return found
+def _texts(name: str, given: Any) -> list[str]:
+    texts = _listed(name, given)
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"{name} has {text!r}, which is no text: write it in quotes, several as a list of them")
+    return texts
 
 
 def _number(name: str, value: Any) -> int | float:
@@ -146,22 +147,15 @@ def _number(name: str, value: Any) -> int | float:
     return value
 
 
-def _methods(told: Any) -> list[Method]:
-    """Of a list, or of a table that gives names to them."""
-    if isinstance(told, Mapping):
-        texts = _texts("methods", list(told.values()))
-        return [read_method(text, name) for name, text in zip(told, texts, strict=True)]
-    return [read_method(text) for text in _texts("methods", told)]
+def _methods(given: Any) -> list[Method]:
+    """Methods from a list, or from a table that gives names to them."""
+    if isinstance(given, Mapping):
+        texts = _texts("methods", list(given.values()))
+        return [read_method(text, name) for name, text in zip(given, texts, strict=True)]
+    return [read_method(text) for text in _texts("methods", given)]
 
 
 def _workload(name: str) -> str:
     if name not in WORKLOADS:
         raise InputError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")
     return name
-
-
-def _rate(word: str) -> str:
-    try:
-        return read_rate(word)
-    except argparse.ArgumentTypeError as error:
-        raise InputError(str(error)) from None

@@ -55,12 +55,12 @@ def read_file(path: Path) -> dict[str, Any]:
     if not measure.has(name):
         raise InputError("TOML needs Python 3.11, or tomli: pip install tomli")
     try:
-        found: dict[str, Any] = importlib.import_module(name).loads(path.read_text(encoding="utf-8"))
+        tables: dict[str, Any] = importlib.import_module(name).loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text: {error}") from None
     except (ValueError, RecursionError) as error:  # no TOML, or a number too long for Python
         raise InputError(str(error)) from None
-    return found
+    return tables
 
 
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def run_cell(cell: Cell, on_step: OnStep = lambda event: None, limit: float = 36
         "sparsewire": __version__, "machine": measure.machine(),
     }  # fmt: skip
     try:
-        found = _measured(cell, on_step, limit)
+        outcome = _measured(cell, on_step, limit)
     except (SparsewireError, OSError) as error:
-        found = {"error": str(error)}
-    return {**facts, "wall_seconds": round(time.monotonic() - start, 2), **found}
+        outcome = {"error": str(error)}
+    return {**facts, "wall_seconds": round(time.monotonic() - start, 2), **outcome}
 
 
 def _measured(cell: Cell, on_step: OnStep, limit: float) -> Record:
@@ -108,8 +108,8 @@ def _measured(cell: Cell, on_step: OnStep, limit: float) -> Record:
     passed = ("workload", "data", "seed", "steps", "warmup", "batch", "tests", "learning_rate")
     order = {**{name: facts[name] for name in passed}, "arm": cell.method.arm(cell.steps)}
     with endpoints_for(nodes, cell.rate, cell.ranks_per_node) as endpoints:
-        found = launch_ranks("sparsewire.lab.train.job:train_cell", order, endpoints, on_step, limit)
-    return summary(cell, found)
+        ranks = launch_ranks("sparsewire.lab.train.job:train_cell", order, endpoints, on_step, limit)
+    return summary(cell, ranks)
 
 
 def _check_data(cell: Cell) -> None:
@@ -120,8 +120,8 @@ def _check_data(cell: Cell) -> None:
 
 
 def summary(cell: Cell, ranks: Sequence[Mapping[str, Any]]) -> Record:
-    """Of all ranks: steps are the means over them, as all end a step together; a step's time is the median after the
-    warm-up, and the mean where only some of the steps exchange anything."""
+    """The record of all ranks. Steps are means over the ranks, as all end a step together; a step's time is the median
+    after the warm-up, and the mean where only some of the steps exchange anything."""
     seconds, loss = _mean_steps(ranks, "seconds"), _mean_steps(ranks, "loss")
     typical = statistics.fmean if cell.method.periodic else statistics.median
     parts = {name: [part["parts"][name] for part in ranks] for name in ranks[0]["parts"]}
@@ -131,11 +131,11 @@ def summary(cell: Cell, ranks: Sequence[Mapping[str, Any]]) -> Record:
         "score": ranks[0]["score"],
         "score_kind": WORKLOADS[cell.workload].task.score or None,
         "step_ms": 1e3 * typical(seconds[cell.warmup :]),
-        "bytes_per_step": statistics.fmean(typical(one["sent"][cell.warmup :]) for one in ranks),
-        "sent": [sum(one["sent"]) for one in ranks],
-        "received": [sum(one["received"]) for one in ranks],
-        "parts_ms": {name: 1e3 * _typical_part(some, cell.warmup) for name, some in parts.items()},
-        "stages_ms": {name: 1e3 * statistics.fmean(one["stages"].get(name, 0.0) for one in ranks) for name in stages},
+        "bytes_per_step": statistics.fmean(typical(rank["sent"][cell.warmup :]) for rank in ranks),
+        "sent": [sum(rank["sent"]) for rank in ranks],
+        "received": [sum(rank["received"]) for rank in ranks],
+        "parts_ms": {name: 1e3 * _typical_part(spent, cell.warmup) for name, spent in parts.items()},
+        "stages_ms": {name: 1e3 * statistics.fmean(rank["stages"].get(name, 0.0) for rank in ranks) for name in stages},
         "history": _history(ranks[0]["history"], seconds),
         "link": ranks[0]["link"],
         "step_seconds": [round(step, 6) for step in seconds],
@@ -145,12 +145,12 @@ def summary(cell: Cell, ranks: Sequence[Mapping[str, Any]]) -> Record:
 
 
 def _mean_steps(ranks: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    return [statistics.fmean(step) for step in zip(*(one[key] for one in ranks), strict=True)]
+    return [statistics.fmean(step) for step in zip(*(rank[key] for rank in ranks), strict=True)]
 
 
 def _typical_part(ranks: Sequence[Sequence[float]], warmup: int) -> float:
     """A mean, so that the parts add up to the mean step."""
-    return statistics.fmean(statistics.fmean(one[warmup:]) for one in ranks)
+    return statistics.fmean(statistics.fmean(rank[warmup:]) for rank in ranks)
 
 
 def _history(tested: Sequence[tuple[int, float | None]], seconds: Sequence[float]) -> list[list[float]]:

@@ -59,7 +59,7 @@ def _tested(worker: Worker, arm: Arm, part: Part, task: Task) -> float | None:
 
 
 def _ended(arm: Arm) -> dict[str, Any]:
-    """What was measured; the weights are now what the training gives."""
+    """Ends the training and returns what was measured; the weights are final then."""
     stages, stats = arm.mean_stages(), {} if arm.link is None else arm.link.stats()
     arm.close()
     return {

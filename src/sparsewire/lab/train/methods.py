@@ -62,8 +62,8 @@ def read_method(text: str, name: str = "") -> Method:
     >>> read_method("top 1% := topk(1%); select_per=model").name
     'top 1%'
     """
-    label, found, rest = text.partition(" := ")
-    if found:
+    label, named, rest = text.partition(" := ")
+    if named:
         return read_method(rest, label.strip())
     head, *more = [part.strip() for part in text.split(";")]
     settings = dict(_setting(part, text) for part in more)
@@ -84,8 +84,8 @@ def _hook(head: str) -> tuple[str, str | None]:
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:
-    name, found, value = (word.strip() for word in part.partition("="))
-    if not found:
+    name, equals, value = (word.strip() for word in part.partition("="))
+    if not equals:
         raise InputError(f"{part!r} in the method {text!r} is not a setting: write name=value")
     try:
         return name, json.loads(value)
@@ -107,7 +107,7 @@ def _check(hook: str, plan: str | None, settings: dict[str, Any], text: str) -> 
 
 
 def _ratio(hook: str, plan: str) -> float | None:
-    """Of a scheme's selection, if it has one."""
+    """The ratio of a scheme's selection, if it has one."""
     try:
         return None if hook == "sparsewire" and read_auto(plan) else getattr(scheme(plan).select, "ratio", None)
     except SchemeError:
@@ -117,7 +117,7 @@ def _ratio(hook: str, plan: str) -> float | None:
 
 
 def _refuse_unknown(head: str) -> None:
-    """Of what is no scheme: a misspelt method; not one of which the rest is wrong."""
+    """Refuses a misspelt method; a scheme whose later parts are wrong has an error of its own."""
     schemes = [AUTO, *PRESETS, *codecs("select")]
     word = re.split(r"[\s(|:=]", head, maxsplit=1)[0]
     if word in TORCH:

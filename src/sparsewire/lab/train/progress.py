@@ -1,10 +1,10 @@
-"""What `sparsewire lab train` is doing, and for how long: a live line on a terminal, a line for each cell elsewhere."""
+"""The progress of `sparsewire lab train`: a live line on a terminal, a line for each cell elsewhere."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..bar import Bar
@@ -42,11 +42,11 @@ class Progress:
     def finish(self, record: dict[str, Any]) -> None:
         if not record.get("error"):
             self._spent.append((self._cell, time.monotonic() - self._begin))
-        found = f"failed: {record['error']}" if record.get("error") else f"{record['step_ms']:,.1f} ms a step"
-        self._bar.say(", ".join(filter(None, [f"{self._place()} {self._cell.title}: {found}", self._words(0.0)])))
+        outcome = f"failed: {record['error']}" if record.get("error") else f"{record['step_ms']:,.1f} ms a step"
+        self._bar.say(", ".join(filter(None, [f"{self._position()} {self._cell.title}: {outcome}", self._words(0.0)])))
 
     def _words(self, this: float | None) -> str:
-        """What is left of this cell, and of all."""
+        """The time that is left of this cell, and of all cells."""
         if this is None:
             return ""
         guesses = [self._guess(cell) for cell in self._left]
@@ -57,18 +57,22 @@ class Progress:
 
     def _guess(self, cell: Cell) -> float | None:
         for alike in (("workload", "rate", "method"), ("workload", "rate"), ("workload",), ()):
-            some = [spent for other, spent in self._spent if all(getattr(other, a) == getattr(cell, a) for a in alike)]
-            if some:
-                return statistics.fmean(some)
+            similar = [spent for other, spent in self._spent if _agree(cell, other, alike)]
+            if similar:
+                return statistics.fmean(similar)
         return None
 
-    def _place(self) -> str:
+    def _position(self) -> str:
         return f"[{self._all - len(self._left)}/{self._all}]"
 
     def _show(self, what: str, done: int, left: float | None) -> None:
-        """What is cut away on a narrow terminal is last."""
-        line = f"{self._place()} {'; '.join(filter(None, [self._words(left), what, self._cell.title]))}"
+        """Shows the line; the words that a narrow terminal may cut away come last."""
+        line = f"{self._position()} {'; '.join(filter(None, [self._words(left), what, self._cell.title]))}"
         self._bar.show(line, done, self._cell.steps)
+
+
+def _agree(cell: Cell, other: Cell, names: Iterable[str]) -> bool:
+    return all(getattr(cell, name) == getattr(other, name) for name in names)
 
 
 def clock(seconds: float) -> str:

@@ -75,27 +75,27 @@ class AutoLink(Link):
         self._own = group
         on_host = all(parameter.device.type == "cpu" for parameter in names)
         self._engine = group.comm if on_host else group.comm.beside(hook.group)  # which knows the accelerator
-        self._inside = self._plain = False  # within a step's buckets; whether it is a dense one that needs no averager
+        self._inside = self._direct = False  # within a step's buckets; whether the step needs no averager
         self._clean = False  # nothing is unsent, and no gradient is sparse: known after the first step
         needs = _remembers(settings, names.values()), settings.clip_norm, settings.on_step
-        told = np.array([float(any(needs))])  # an averager in dense steps, too; on_step may be one rank's alone
-        self._free = not group.comm.all_reduce(told, "max").item()
+        needed = np.array([float(any(needs))])  # an averager in dense steps, too; on_step may be one rank's alone
+        self._free = not group.comm.all_reduce(needed, "max").item()
         self._nbytes = 0
         self._works: list[dist.Work] = []
         self._left, self._lock = 1, threading.Lock()  # exchanges on an accelerator: the last, and those begun
         self._dense_seconds = 0.0
-        self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a check on its way
+        self._asked: tuple[int, dist.Work, torch.Tensor] | None = None  # a pending check
         self._lost: CommError | None = None
         self._idle = threading.Event()  # the communication thread has nothing to do
         self._idle.set()
         super().__init__(names, group, settings, hook, fit, fourier, recipe)
 
     def stats(self) -> dict[str, Any]:
-        """Those of any link, and under "auto" what was chosen, when and why."""
+        """The statistics of any link, and under "auto" what was chosen, when and why."""
         return {**super().stats(), "auto": self.controller.stats()}
 
     def state_dict(self) -> dict[str, Any]:
-        self._settle()
+        self._finish_check()
         return {**super().state_dict(), "auto": {**self.controller.state_dict(), "clean": self._clean}}
 
     def read_state(self, state: Mapping[str, Any]) -> Any:
@@ -105,19 +105,19 @@ class AutoLink(Link):
             return ready, auto, bool((auto or {}).get("clean"))
 
     def take_over(self, ready: Any) -> None:
-        self._settle()
+        self._finish_check()
         inner, auto, self._clean = ready
         super().take_over(inner)
         self.times.clear()
         self.controller.load_state_dict(auto, self.step)
 
     def gather(self, data: bytes) -> list[bytes]:
-        self._settle()
+        self._finish_check()
         return super().gather(data)
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
-            self._settle()
+            self._finish_check()
         self._asked, self._works = None, []  # who holds them holds the sockets
         super()._end(error)
 
@@ -133,15 +133,15 @@ class AutoLink(Link):
         self.times.bucket(numel, numel * buffer.element_size())
         if self._lost is not None:
             return self._give_up(self._lost, buffer, is_last)
-        return self._carry(buffer, is_last) if self._plain else super().handle(bucket)
+        return self._carry(buffer, is_last) if self._direct else super().handle(bucket)
 
     def _begin(self) -> None:
-        self._settle()
+        self._finish_check()
         self._note(self.times.begin())
         self._nbytes, self._works, self._left = 0, [], 1
         failed = self._comm_thread.error is not None
-        self._plain = self._clean and self._free and not failed and self._is_dense()
-        if not (self._plain or failed):
+        self._direct = self._clean and self._free and not failed and self._is_dense()
+        if not (self._direct or failed):
             self._idle.clear()
 
     def _note(self, sample: Sample | None) -> None:
@@ -156,8 +156,8 @@ class AutoLink(Link):
         except Exception:
             return False
 
-    def _settle(self) -> None:
-        """Waits for a check that is on its way, and follows it; not within a step, which a rank may have left."""
+    def _finish_check(self) -> None:
+        """Waits for a check that is pending, and follows it; not within a step, which a rank may have left."""
         while not (self._inside or self._comm_thread.is_here or self._idle.wait(0.1)):
             if self._comm_thread.error is not None:
                 return
@@ -173,7 +173,7 @@ class AutoLink(Link):
             self.controller.decide(step, agreed.cpu().numpy())
 
     def _carry(self, buffer: torch.Tensor, is_last: bool) -> Promise:
-        """What plain DDP does with a bucket."""
+        """Averages a bucket as plain DDP does."""
         begun, promise = self.times.timer(), future_on(buffer.device)
         try:
             work = self._engine.start_all_reduce(buffer.div_(self.comm.size))
@@ -258,7 +258,7 @@ class AutoLink(Link):
         self._hand_over()
 
     def _check(self) -> None:
-        """All ranks at the same step: what they measured, and what follows."""
+        """All ranks, at the same step, exchange what they measured, and decide."""
         step = self.step - 1
         if self.controller.due(step):
             self._note(self.times.take())

@@ -20,7 +20,10 @@ IN_PLACE = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Bucket:
-    """What outlives the hook's call: the buffer, whose gradients are in it, and whether it is the step's last."""
+    """A bucket's buffer, the parameters whose gradients are in it, and whether it is the last one of its step.
+
+    Unlike DDP's own object it outlives the hook's call.
+    """
 
     buffer: torch.Tensor
     numbers: torch.Tensor  # the same memory, complex numbers as pairs

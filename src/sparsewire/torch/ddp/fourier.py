@@ -24,19 +24,19 @@ class TorchFourier:
         self.device = device
 
     def forward(self, rows: Array, length: int) -> Array:
-        found: Array = torch.fft.rfft(self._moved(rows), length, norm="ortho").cpu().numpy()
-        return found
+        spectra: Array = torch.fft.rfft(self._moved(rows), length, norm="ortho").cpu().numpy()
+        return spectra
 
     def inverse(self, spectra: Array, length: int) -> Array:
-        found: Array = torch.fft.irfft(self._moved(spectra), length, norm="ortho").cpu().numpy()
-        return found
+        rows: Array = torch.fft.irfft(self._moved(spectra), length, norm="ortho").cpu().numpy()
+        return rows
 
     def _moved(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
 
 
 def fourier_for(comm: Communicator, plans: Iterable[Scheme], parameters: Iterable[torch.Tensor]) -> Fourier | None:
-    """Who computes the transforms of these schemes; None for NumPy. Every rank calls it, with the same schemes.
+    """An object that computes the transforms of these schemes; None: NumPy does. Every rank gives the same schemes.
 
     Libraries round differently, and all ranks must get the same bits: so it is the accelerator only if all ranks have
     all their parameters on one, of the same kind.
@@ -44,7 +44,7 @@ def fourier_for(comm: Communicator, plans: Iterable[Scheme], parameters: Iterabl
     if not any(plan.transform.uses_fourier for plan in plans):
         return None
     devices = {parameter.device for parameter in parameters}
-    kinds = {json.loads(bytes(told)) for told in comm.all_gather(json.dumps(_kind(devices)).encode(), CHANNEL)}
+    kinds = {json.loads(bytes(kind)) for kind in comm.all_gather(json.dumps(_kind(devices)).encode(), CHANNEL)}
     return TorchFourier(devices.pop()) if len(kinds) == 1 and None not in kinds else None
 
 

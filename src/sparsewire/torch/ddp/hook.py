@@ -15,7 +15,7 @@ class Attached(Protocol):
 
 
 class HookState:
-    """What the hook is registered with: DDP takes a hook once, but links may come and go.
+    """The state that the hook is registered with: DDP takes a hook once, but links may come and go.
 
     DDP copies and pickles it with the model, but does not register the hook again: a copy knows no link.
     """
@@ -51,7 +51,7 @@ def sparsewire_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.
 
 
 def _all_reduce(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook: for a model whose link was detached."""
+    """Averages a bucket as DDP does without a hook: for a model whose link was detached."""
     buffer = bucket.buffer().div_(dist.get_world_size(group))
     work: Any = dist.all_reduce(buffer, group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

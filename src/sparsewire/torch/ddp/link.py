@@ -153,7 +153,7 @@ class Link:
             )
 
     def _fail(self, error: BaseException) -> BaseException:
-        """What the communication thread calls when its work fails."""
+        """Tells the other ranks of an error; the communication thread calls it when its work fails."""
         failed = self._group.fail(error)
         peers = self.grid.peers(self.comm.rank)
         where = "" if len(peers) == self.comm.size else f"; in an exchange, a rank is its place in {peers}"
@@ -169,7 +169,7 @@ class Link:
         self._end(error)
 
     def handle(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """What the hook calls, on autograd's thread."""
+        """Queues a bucket; the hook calls it on autograd's thread."""
         task = Bucket.of(bucket, self._names)
         if task.is_last:
             self._watch.begin()

@@ -168,7 +168,7 @@ class LocalLink:
     # --- coming and going ---
 
     def _enter(self, group: Group, new: bool) -> None:
-        """All ranks have the same settings, meeting and common weights, or all of them raise."""
+        """Joins the group: all ranks have the same settings, meeting and common weights then, or all of them raise."""
         try:
             model = {**self._model.tensors, **self._model.rest}
             agree(group.comm, self._settings, model, self._options.agreed(self.rounds.plan))
@@ -207,7 +207,7 @@ class LocalLink:
             raise self._meetings.error
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        """What the optimizer calls after each step, on the thread that trains."""
+        """Counts a step; the optimizer calls it after each step, on the thread that trains."""
         self._check_alive()
         if not was_skipped(optimizer):
             self._meetings.count_step()

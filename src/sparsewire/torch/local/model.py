@@ -40,7 +40,7 @@ class LocalModel:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that takes part in meetings. Modules may put another tensor in a buffer's place: those are looked up."""
+        """All tensors that meetings exchange. Buffers are looked up: modules may put other tensors in their place."""
         buffers = {name: tensor for name, tensor in _buffers(self._model).items() if name in self.averaged}
         return {**self.parameters, **buffers}
 
@@ -57,7 +57,7 @@ class LocalModel:
             write_back(_real(tensors[name]), array)
 
     def rest_bytes(self) -> bytes:
-        """What takes no part in meetings."""
+        """The bytes of the tensors that meetings do not exchange."""
         return b"".join(_bits(tensor).cpu().numpy().tobytes() for tensor in self.rest.values())
 
     def take_rest(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ def _flat(tensor: torch.Tensor) -> Array:
 
 
 def share_rest(model: LocalModel, comm: Communicator, new: bool) -> None:
-    """What is not trained, such as frozen weights, becomes on ranks that are new what the first of the others has."""
+    """New ranks take what is not trained, such as frozen weights, from the first rank that is not new."""
     mine = model.rest_bytes()
     message = json.dumps([new, zlib.crc32(mine)]).encode()
     ranks = [json.loads(bytes(received)) for received in comm.all_gather(message, "rest")]

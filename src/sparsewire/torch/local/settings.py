@@ -1,4 +1,4 @@
-"""What `local_steps` is given, checked before anything is sent: a refusal names the setting and what it should be."""
+"""The arguments of `local_steps`, checked before anything is sent: a refusal names the setting and its valid values."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class LocalSettings:
             raise InputError(f"mix lies in 0 … 1, not {self.mix!r}")
 
     def agreed(self, plan: Plan) -> dict[str, Any]:
-        """What every rank must have the same, besides the averager's settings."""
+        """The settings that every rank must have alike, besides the averager's."""
         return {
             "every": str(plan.lengths),
             "outer": str(plan.outer),

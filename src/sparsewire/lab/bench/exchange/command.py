@@ -48,7 +48,7 @@ Case = tuple[str, str]
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured, a workload and cases (an exchange, and how supports lie), and what the model is told of it."""
+    """A workload, the cases (an exchange, and how supports lie) measured on it, and the cost model's inputs."""
 
     load: Workload
     cases: Sequence[Case]
@@ -120,7 +120,7 @@ def _alone(load: Workload, exchange: str) -> Run:
 
 
 def count(bench: Bench, case: Case, size: int, advance: Advance) -> dict[str, Any]:
-    """What crosses the wire of the busiest rank, and what the model says."""
+    """Bytes in and out of the busiest rank, counted and as the model predicts them."""
     advance(f"{size} ranks, {', '.join(case)}")
     plan = bench.plan(case)
 
@@ -169,9 +169,9 @@ def time_link(
     order["burst"] = burst(rate)
     job = "sparsewire.lab.bench.exchange.job:time_exchanges"
     with _endpoints(max(processes), rate) as endpoints:
-        found = launch_ranks(job, order, endpoints, lambda event: advance(f"{rate}, {event['name']}"), limit=LIMIT)
+        results = launch_ranks(job, order, endpoints, lambda event: advance(f"{rate}, {event['name']}"), limit=LIMIT)
     for size in processes:
-        groups = [group for ranks in found for group in ranks if group["processes"] == size]
+        groups = [group for ranks in results for group in ranks if group["processes"] == size]
         latency, byte = (max(group[key] for group in groups) for key in ("latency", "byte"))
         link = NetworkSpeed(latency, byte, burst(rate))
         for case, *rows in zip(bench.cases, *(group["rows"] for group in groups), strict=True):
@@ -190,10 +190,10 @@ def _endpoints(count: int, rate: str) -> Iterator[Sequence[Endpoint]]:
 
 def _slowest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All ranks wait for the slowest; the least over the steps is the step that other programs disturbed least."""
-    found = {}
+    slowest = {}
     for key in ("seconds", "decode"):
-        found[key] = min(max(step) for step in zip(*(row[key] for row in rows), strict=True))
-    return {**found, "sent": None if rows[0]["sent"] is None else max(row["sent"] for row in rows)}
+        slowest[key] = min(max(step) for step in zip(*(row[key] for row in rows), strict=True))
+    return {**slowest, "sent": None if rows[0]["sent"] is None else max(row["sent"] for row in rows)}
 
 
 def _expected(bench: Bench, case: Case, link: NetworkSpeed, size: int) -> dict[str, float] | None:

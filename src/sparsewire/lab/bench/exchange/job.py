@@ -27,13 +27,13 @@ def time_exchanges(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """For each size: the link as a plain all_gather finds it, and every case's seconds, stages and bytes by step."""
     groups = {size: dist.new_group(list(range(size))) for size in processes}
-    found = []
+    measured = []
     for size, group in groups.items():
         if worker.rank < size:
             with TorchCommunicator(group) as comm:
-                found.append({"processes": size, **_group(worker, comm, Workload(**load), cases, steps, burst)})
+                measured.append({"processes": size, **_group(worker, comm, Workload(**load), cases, steps, burst)})
         dist.barrier()
-    return found
+    return measured
 
 
 def _group(

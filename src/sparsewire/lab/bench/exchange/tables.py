@@ -44,8 +44,8 @@ def _growth(own: Mapping[int, Row]) -> list[str]:
 
 def _times_part(link: str, rows: Sequence[Row]) -> str:
     sizes = _sizes(rows)
-    found = {row["ranks"]: (1e6 * row["latency"], 8e-6 / row["byte"] if row["byte"] else 0.0) for row in rows}
-    fitted = "; ".join(f"{size} processes: {us:,.0f} µs, {rate:,.0f} Mbit/s" for size, (us, rate) in found.items())
+    links = {row["ranks"]: (1e6 * row["latency"], 8e-6 / row["byte"] if row["byte"] else 0.0) for row in rows}
+    fitted = "; ".join(f"{size} processes: {us:,.0f} µs, {rate:,.0f} Mbit/s" for size, (us, rate) in links.items())
     headers = ["exchange", "supports", *(f"step, {size}" for size in sizes), *(f"decode, {size}" for size in sizes)]
     lines = [[*name, *(_pair(row, "seconds", 1e-3, 1) for row in own.values()),
               *(_pair(row, "decode", 1e-3, 2) for row in own.values()), _pair(own[sizes[-1]], "sent", 1e3, 1)]
@@ -72,8 +72,8 @@ def _ahead(what: str, rows: Sequence[Row], key: str, scale: float, digits: int) 
 
 def _pair(row: Row, key: str, scale: float, digits: int) -> str:
     """Measured / model."""
-    found = [row[key], row["model"] and row["model"][key]]
-    return " / ".join("–" if value is None else number(value / scale, digits) for value in found)
+    values = [row[key], row["model"] and row["model"][key]]
+    return " / ".join("–" if value is None else number(value / scale, digits) for value in values)
 
 
 def _cases(rows: Iterable[Row]) -> list[tuple[list[str], dict[int, Row]]]:
@@ -85,10 +85,10 @@ def _cases(rows: Iterable[Row]) -> list[tuple[list[str], dict[int, Row]]]:
 
 
 def _by(rows: Iterable[Row], key: str) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row[key], []).append(row)
-    return found
+        groups.setdefault(row[key], []).append(row)
+    return groups
 
 
 def _sizes(rows: Iterable[Row]) -> list[int]:
