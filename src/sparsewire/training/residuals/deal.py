@@ -29,7 +29,8 @@ def deal(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = Non
         raise InputError(f"the states of all {ordered[0]['world_size']} ranks are needed, one each")
     if len({(position(state), state["scale"]) for state in ordered}) > 1:
         raise InputError("the states were saved at different steps")
-    grid, whole = grid or Grid.even(size, 1), join([dict(state) for state in ordered])
+    grid = grid or Grid.even(size, 1)
+    whole = join([dict(state) for state in ordered], grid.sizes)
     dealt = deal_buffers([state["buffers"] for state in whole], len(grid.machines))
     shared = {**whole[0], "world_size": size, "gain": widest(ordered)}
     mine = ((rank, dealt[grid.place(rank)[0]]) for rank in range(size))
