@@ -13,7 +13,7 @@ from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
 from sparsewire.training.averager import Averager
 from sparsewire.training.nodes.shards import ShardGrid
-from sparsewire.training.residuals.deal import deal
+from sparsewire.training.residuals.reshard import reshard
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
 SHAPES = {"w": (7, 5), "v": (3, 4, 2), "bias": (4,), "scalar": ()}
@@ -63,7 +63,7 @@ def joined(states: list[dict[str, Any]], name: str, shards: int, replica: int) -
 def test_the_mean_over_replicas_stays(replicas: int, shards: int, new_replicas: int, new_shards: int) -> None:
     _, old = shard(replicas, shards)
     grid = ShardGrid.chunked(new_replicas, new_shards, SHAPES)
-    new = deal(old, grid.size, grid)
+    new = reshard(old, grid.size, grid)
     assert [(state["rank"], state["world_size"]) for state in new] == [(rank, grid.size) for rank in range(grid.size)]
     for name in SHAPES:
         due = np.mean([whole_state(replica)["buffers"][name]["residual"] for replica in range(replicas)], axis=0)
@@ -74,7 +74,7 @@ def test_the_mean_over_replicas_stays(replicas: int, shards: int, new_replicas: 
 @pytest.mark.parametrize(("replicas", "shards"), MESHES)
 def test_the_same_mesh_gives_every_rank_its_own_state_back(replicas: int, shards: int) -> None:
     grid, old = shard(replicas, shards)
-    for mine, again in zip(old, deal(old, grid.size, grid), strict=True):
+    for mine, again in zip(old, reshard(old, grid.size, grid), strict=True):
         assert again["nodes"] == mine["nodes"]
         for kind in ("buffers", "means"):
             assert again[kind].keys() == mine[kind].keys()
@@ -87,7 +87,7 @@ def test_the_same_mesh_gives_every_rank_its_own_state_back(replicas: int, shards
 def test_means_move_with_their_rows(shards: int, new_shards: int) -> None:
     _, old = shard(2, shards)
     grid = ShardGrid.chunked(2, new_shards, SHAPES)
-    new = deal(old, grid.size, grid)
+    new = reshard(old, grid.size, grid)
     for name, mean in whole_state(0)["means"].items():
         due, found = np.zeros(SIZES[name], np.float32), np.zeros(SIZES[name], np.float32)
         due[mean["indices"]] = mean["values"]
@@ -103,9 +103,9 @@ def test_shards_of_any_sizes_can_be_told() -> None:
     grid = ShardGrid(((0, 1, 2),), bounds_of={"w": (0, 5, 5, 35)})
     whole = {**whole_state(0), "rank": 0, "world_size": 1}
     whole = {**whole, "buffers": {"w": whole["buffers"]["w"]}, "means": {"w": whole["means"]["w"]}}
-    parts = deal([whole], 3, grid)
+    parts = reshard([whole], 3, grid)
     assert [part["buffers"]["w"]["residual"].size if part["buffers"] else 0 for part in parts] == [5, 0, 30]
-    (again,) = deal(parts, 1, ShardGrid.chunked(1, 1, {"w": (7, 5)}))
+    (again,) = reshard(parts, 1, ShardGrid.chunked(1, 1, {"w": (7, 5)}))
     assert same_bits(again["buffers"]["w"]["residual"], whole["buffers"]["w"]["residual"])
     assert same_bits(again["means"]["w"]["indices"], whole["means"]["w"]["indices"])
 
@@ -115,24 +115,24 @@ def test_rows_of_a_table_are_cut_between_rows() -> None:
             "shape": [7, 5]}  # fmt: skip
     state = {"step": 1, "scale": 1.0, "rank": 0, "world_size": 1, "buffers": {"w": {"residual": rows}}}
     grid = ShardGrid.chunked(1, 2, {"w": (7, 5)})
-    first, second = deal([state], 2, grid)
+    first, second = reshard([state], 2, grid)
     assert first["buffers"]["w"]["residual"]["indices"].tolist() == [0, 3]
     assert second["buffers"]["w"]["residual"]["indices"].tolist() == [2]
-    (again,) = deal([first, second], 1, ShardGrid.chunked(1, 1, {"w": (7, 5)}))
+    (again,) = reshard([first, second], 1, ShardGrid.chunked(1, 1, {"w": (7, 5)}))
     assert again["buffers"]["w"]["residual"]["indices"].tolist() == [0, 3, 6]
     with pytest.raises(InputError, match="cut within its rows of 5"):
-        deal([state], 2, ShardGrid(((0, 1),), bounds_of={"w": (0, 17, 35)}))
+        reshard([state], 2, ShardGrid(((0, 1),), bounds_of={"w": (0, 17, 35)}))
 
 
 def test_what_does_not_fit_is_refused() -> None:
     _, old = shard(1, 2)
     with pytest.raises(InputError, match="the state has 35 numbers for 'w', the model 40"):
-        deal(old, 2, ShardGrid.chunked(1, 2, {**SHAPES, "w": (8, 5)}))
+        reshard(old, 2, ShardGrid.chunked(1, 2, {**SHAPES, "w": (8, 5)}))
     with pytest.raises(InputError, match="the state has 'v', which the model has not"):
-        deal(old, 2, ShardGrid.chunked(1, 2, {name: SHAPES[name] for name in ("w", "bias", "scalar")}))
+        reshard(old, 2, ShardGrid.chunked(1, 2, {name: SHAPES[name] for name in ("w", "bias", "scalar")}))
     old[1]["buffers"].pop("w")
     with pytest.raises(InputError, match="not all have 'w'"):
-        deal(old, 2, ShardGrid.chunked(1, 2, SHAPES))
+        reshard(old, 2, ShardGrid.chunked(1, 2, SHAPES))
     with pytest.raises(InputError, match="2 shards need 3 bounds"):
         ShardGrid(((0, 1),), bounds_of={"w": (0, 5)})
 
@@ -161,7 +161,7 @@ def test_averagers_of_shards_save_what_other_meshes_load(memory: str) -> None:
 
     def go_on(comm: Communicator) -> Any:
         one, sizes, _ = averager(comm, new)
-        one.load_state_dict(new.unlabelled(deal(saved, 3, new)[comm.rank]))
+        one.load_state_dict(new.unlabelled(reshard(saved, 3, new)[comm.rank]))
         assert one.step == 3
         assert set(one.states.by_name) <= set(sizes)
         return {name: kept["residual"].copy() for name, kept in one.states.by_name.items()}
@@ -177,6 +177,6 @@ def test_a_mean_that_one_shard_has_already_handed_out_stays_with_the_others() ->
     _, old = shard(1, 2)
     mean = old[1]["means"]["w"]
     old[0]["means"].pop("w")
-    (whole,) = deal(old, 1, ShardGrid.chunked(1, 1, SHAPES))
+    (whole,) = reshard(old, 1, ShardGrid.chunked(1, 1, SHAPES))
     assert (whole["means"]["w"]["indices"] == mean["indices"] + 20).all()
     assert same_bits(whole["means"]["w"]["values"], mean["values"])

@@ -26,7 +26,7 @@ from sparsewire.errors import InputError
 
 from .local import round_states
 from .nodes.grid import Grid
-from .residuals.deal import position
+from .residuals.reshard import position
 from .together import Gather, together
 
 State = Mapping[str, Any]
@@ -111,14 +111,14 @@ def load(training: Training, folder: PathLike, name: str = NAME) -> None:
 def own_state(training: Training, saved: Sequence[State]) -> State:
     """This rank's state as it was saved, or its share of those of all ranks."""
     mine = next((state for state in saved if fits(training, state)), None)
-    return mine if mine is not None else deal(saved, training.comm.size, training.grid)[training.comm.rank]
+    return mine if mine is not None else reshard(saved, training.comm.size, training.grid)[training.comm.rank]
 
 
-def deal(saved: Sequence[State], size: int, nodes: int | Grid | None = None) -> list[dict[str, Any]]:
+def reshard(saved: Sequence[State], size: int, nodes: int | Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks, with `nodes` ranks on each machine; the mean of the buffers stays."""
     if not isinstance(nodes, Grid):
         nodes = Grid.even(size, nodes, scheme(saved[0]["scheme"]).transform.width) if nodes else None
-    return round_states.deal(saved, size, nodes)
+    return round_states.reshard(saved, size, nodes)
 
 
 def fits(training: Training, state: State) -> bool:

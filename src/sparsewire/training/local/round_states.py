@@ -13,8 +13,8 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 
 from ..nodes.grid import Grid
-from ..residuals.deal import deal as deal_states
-from ..residuals.deal import deal_buffers
+from ..residuals.reshard import reshard as reshard_states
+from ..residuals.reshard import reshard_buffers
 from ..residuals.saved import Saved, whole
 from .rounds import Counts, Rounds, Weights
 
@@ -108,20 +108,20 @@ def _counts(saved: Mapping[str, Any]) -> Counts:
 # --- another number of ranks ---
 
 
-def deal(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
+def reshard(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks, of a training with local steps or without.
 
-    Residuals are dealt out so that their mean stays. In mid-round the change that each rank's weights have made is
-    dealt out in the same way: with half as many ranks each goes on from the mean of two.
+    Residuals are resharded so that their mean stays. In mid-round the change that each rank's weights have made is
+    resharded in the same way: with half as many ranks each goes on from the mean of two.
     """
-    dealt = [_with_counts(state, saved) for state in deal_states(saved, size, grid)]
+    resharded = [_with_counts(state, saved) for state in reshard_states(saved, size, grid)]
     if not any(state.get("local") for state in saved):
-        return dealt
+        return resharded
     ordered = sorted(saved, key=lambda state: state["rank"])
-    changes = deal_buffers([_changes(state) for state in ordered], size)
+    changes = reshard_buffers([_changes(state) for state in ordered], size)
     common = ordered[0]["common"]
     local = [{name: common[name] - change["local"] for name, change in mine.items()} for mine in changes]
-    return [{**state, "local": mine, "pending": {}} for state, mine in zip(dealt, local, strict=True)]
+    return [{**state, "local": mine, "pending": {}} for state, mine in zip(resharded, local, strict=True)]
 
 
 def _with_counts(state: dict[str, Any], saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Rank r · shards + s has shard s of every parameter in replica r, and an averager with the ranks of the same shard in the
 other replicas. What it saves is the state of its shard; `labelled` says of which shard, so that the states of all ranks
-can be joined and cut again for other numbers of shards and replicas (`deal`). `unlabelled` is what its averager reads.
+can be joined and cut again for other numbers of shards and replicas (`reshard`). Its averager reads what `unlabelled`
+gives.
 """
 
 from __future__ import annotations
