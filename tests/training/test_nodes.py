@@ -77,7 +77,7 @@ def all_same(a: list[dict[str, np.ndarray]], b: list[dict[str, np.ndarray]]) -> 
 
 
 def kept(states: list[dict[str, Any]], name: str) -> np.ndarray:
-    """The mean over the machines of what is owed of a parameter."""
+    """The mean over the machines of what was not sent of a parameter."""
     whole = reshard(states, 1)[0]["buffers"].get(name, {}).get("residual", np.zeros(1))
     if isinstance(whole, dict):
         table = np.zeros((ROWS, 4))
@@ -249,7 +249,7 @@ def test_rows_are_not_cut() -> None:
 
 
 def test_a_parameter_without_a_gradient_waits() -> None:
-    """On every rank: nobody will use its mean, so what is owed of it stays."""
+    """On every rank: nobody will use its mean, so what was not sent of it stays."""
 
     def fn(comm: Communicator) -> dict[str, Any]:
         one = averager(comm, 2)

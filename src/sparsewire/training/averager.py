@@ -203,7 +203,7 @@ class Averager(TrainingState):
                 self._send(pending, offers, context)
 
     def abandon(self) -> None:
-        """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
+        """Ends a step: what was held back returns. Of a step that failed, all buffers are as they were before it."""
         if self._end is not None:
             self.was_sparse = self._end.was_sparse
         self.states.put_back()

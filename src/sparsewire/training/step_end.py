@@ -17,10 +17,10 @@ from sparsewire.kernels import Array
 
 from .layout import PendingBuffer, PendingSparse
 from .nodes.nodes import Flat
-from .residuals.debts import settle
 from .residuals.gain import StepGain
 from .residuals.momentum import hand_out, left_behind
 from .residuals.states import Mean, States
+from .residuals.unsent import flush
 from .schedule import Settings
 
 
@@ -93,7 +93,7 @@ class StepEnd:
             return
         for item, mean in pending.dense:
             used, left = item.name not in pending.unused, self._left(item.name)
-            settle(item, gradient, mean, self._scheme, self.settings, self.states, used, left)
+            flush(item, gradient, mean, self._scheme, self.settings, self.states, used, left)
         if pending.buffer.copies:  # elsewhere it was done as the buffer came
             pending.layout.clear(gradient)
         for piece, outcome in zip(pending.pieces_over(gradient), pending.outcomes, strict=True):

@@ -45,7 +45,7 @@ class TrainingState:
         return self.settings.schedule.at(self.step)
 
     def pass_by(self, nbytes: int) -> None:
-        """Counts a dense step that was made elsewhere: nothing was owed, so a plain mean of its bytes was enough."""
+        """Counts a dense step that was made elsewhere: nothing waited to be sent, so a plain mean was enough."""
         self._bytes_dense += nbytes
         self._gain.follow(dense=True)
         self.step, self.was_sparse = self.step + 1, False

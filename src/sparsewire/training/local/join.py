@@ -7,7 +7,7 @@
 3. Whoever is still behind, or new, takes weights, outer buffers and counts of the first rank that is not. One that is
    new takes them as they are. One that missed meetings keeps its residual and its own local steps: the change that it
    has made since its last meeting, which no meeting had a part of, is put on top of the common weights.
-4. Residuals follow the number of ranks, so that each rank's share in the mean that is owed stays what it was.
+4. Residuals follow the number of ranks, so that each rank's share in the mean of what was not sent stays as it was.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def hand_out(
             continue
         mean, before = numbers[item.start : item.stop], states.mean_before(item.name)
         if left(item.name):
-            if before is not None and has_gradient(mean):  # else it waits, as what is owed does
+            if before is not None and has_gradient(mean):  # else it waits, as what was not sent does
                 before.add_to(mean, -back)
                 next_means[item.name] = None
         elif back or (memory.kept_mean and rates):

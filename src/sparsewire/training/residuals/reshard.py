@@ -43,7 +43,7 @@ def position(state: Mapping[str, Any]) -> int:
 
 
 def reshard_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, dict[str, Any]]]:
-    """All ranks' buffers as those of `size` ranks, with the same mean: the mean gradient is what is owed.
+    """All ranks' buffers as those of `size` ranks, with the same mean: the mean is what the model has not got yet.
 
     Old rank i's go to the new ranks r with r ≡ i modulo the old size, or, where there are fewer, to rank i mod size.
 

@@ -69,7 +69,7 @@ class States:
         self.means: dict[str, Mean] = {}  # of the step before, the same on every rank
         self.rates: dict[str, float] = {}  # the learning rate that what waits of a parameter is meant for
         self._joined: dict[tuple[Segment, str], Array] = {}
-        self._aside: list[tuple[Array, Array]] = []
+        self._held_back: list[tuple[Array, Array]] = []
 
     def of(self, segment: Segment, buffers: Iterable[str], dtype: np.dtype[np.floating]) -> State:
         """The segment's buffers. In place: what is written there is kept."""
@@ -107,20 +107,20 @@ class States:
         self._joined = {key: array for key, array in self._joined.items() if self._current(*key, array)}
         return joined
 
-    def set_aside(
+    def hold_back(
         self, segment: Segment, item: Slice, buffers: Iterable[str], dtype: np.dtype[np.floating]
     ) -> None:  # fmt: skip
         """Takes the buffers of one of the segment's parameters away, until `put_back`."""
         for kept in self.of(segment, buffers, dtype).values():
             part = kept[item.start - segment.start : item.stop - segment.start]
-            self._aside.append((part, part.copy()))
+            self._held_back.append((part, part.copy()))
             part[:] = 0
 
     def put_back(self) -> None:
-        """What was set aside is added to what has come in its place."""
-        for kept, aside in self._aside:
-            kept += aside
-        self._aside = []
+        """What was set held is added to what has come in its place."""
+        for kept, held in self._held_back:
+            kept += held
+        self._held_back = []
 
     def multiply(self, factor: float) -> None:
         """All buffers, in place; zeros are left alone, so that pages which were never touched stay so."""
@@ -204,7 +204,7 @@ class States:
     def take_over(self, other: States) -> None:
         """Goes on from other states."""
         self.by_name, self.rows, self.means, self.rates = other.by_name, other.rows, other.means, other.rates
-        self._joined, self._aside = {}, []
+        self._joined, self._held_back = {}, []
 
     def is_finite(self) -> bool:
         arrays = [kept for buffers in self.by_name.values() for kept in buffers.values()]
