@@ -134,7 +134,7 @@ def test_dense_steps_that_are_made_elsewhere_count() -> None:
         one = averager(comm, SOME)
         train(one, comm, range(3))
         assert gain_of(one)["share"] < 1
-        one.pass_by(0)
+        one.count_dense_step(0)
         assert gain_of(one)["share"] == 1
 
     run_ranks(1, fn)

@@ -28,7 +28,7 @@ from sparsewire.kernels import Array
 from .buffer_pieces import BufferPieces
 from .layout import Buffer, Part, PendingBuffer, PendingSparse, clipped
 from .nodes.nodes import LOSSLESS
-from .residuals.momentum import move_on, reweigh
+from .residuals.momentum import apply_rate_change, rescale_residual
 from .schedule import Settings
 from .step_end import StepEnd, for_sparse
 from .training_state import TrainingState
@@ -84,7 +84,7 @@ class Averager(TrainingState):
         self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
         plan, memory = self.scheme, self.settings.schedule.scheme.memory
         parts = self.nodes.take(buffers, self.clock)
-        buffers = [move_on(buffer, self.states.means, self.settings, memory) for buffer in parts]
+        buffers = [apply_rate_change(buffer, self.states.means, self.settings, memory) for buffer in parts]
         self._pending += (
             [self._pieces.average(buffer, self.nodes.across) for buffer in buffers]
             if plan is None
@@ -227,4 +227,4 @@ class Averager(TrainingState):
             return
         if self.settings.scale is not None:
             self.rescale(self.settings.scale())
-        reweigh(self.states, self.settings)
+        rescale_residual(self.states, self.settings)

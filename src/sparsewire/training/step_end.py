@@ -18,7 +18,7 @@ from sparsewire.kernels import Array
 from .layout import PendingBuffer, PendingSparse
 from .nodes.nodes import Flat
 from .residuals.gain import StepGain
-from .residuals.momentum import hand_out, left_behind
+from .residuals.momentum import left_behind, to_optimizer
 from .residuals.states import Mean, States
 from .residuals.unsent import flush
 from .schedule import Settings
@@ -118,7 +118,9 @@ class StepEnd:
         if self.finite and self._scheme.memory.held_momentum:
             with self.clock("hand out"):
                 memory, gain = self._scheme.memory, self.gain.now
-                self._means |= hand_out(pending.buffer, numbers, self.states, self.settings, memory, gain, self._left)
+                self._means |= to_optimizer(
+                    pending.buffer, numbers, self.states, self.settings, memory, gain, self._left
+                )
         pending.buffer.write(numbers)
 
     def _mean(self, pending: PendingSparse) -> Sparse:

@@ -139,7 +139,7 @@ class States:
         if rate < LEAST_RATE:
             return
         if abs(known / rate - 1) > LEAST_CHANGE:
-            _reweigh(self.by_name.get(name, {}), known / rate, lead)
+            _rescale_residual(self.by_name.get(name, {}), known / rate, lead)
             known = rate
         self.rates[name] = known
 
@@ -215,7 +215,7 @@ def _blocks(array: Array) -> Iterator[Array]:
     return (array[start : start + BLOCK] for start in range(0, array.size, BLOCK))
 
 
-def _reweigh(buffers: Mapping[str, Array], factor: float, lead: float) -> None:
+def _rescale_residual(buffers: Mapping[str, Array], factor: float, lead: float) -> None:
     """Multiplies what waits, in place."""
     residual, velocity = buffers.get("residual"), buffers.get("velocity")
     if residual is None:
