@@ -15,8 +15,8 @@ from sparsewire.comm import Communicator
 from sparsewire.errors import CommError, InputError, SchemeError
 from sparsewire.planning.auto import read_auto
 from sparsewire.training.failures import GivenGroup
-from sparsewire.training.local.lengths import Every, Lengths, split
 from sparsewire.training.local.outer import OuterSpec, outer_rule
+from sparsewire.training.local.round_schedule import Every, RoundSchedule, split
 from sparsewire.training.local.rounds import Plan
 from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
 from sparsewire.training.settings import Exclude, is_positive, read_settings
@@ -58,7 +58,7 @@ class LocalSettings:
         if every is None:
             raise InputError("every is missing: how many optimizer steps a round has, e.g. every=10")
         outer, mask = outer_rule(self._told("outer", told, "sgd")), bool(self._told("mask_momentum", told, False))
-        plan = Plan(Lengths(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
+        plan = Plan(RoundSchedule(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
         split({name: tensor.numel() for name, tensor in model.parameters.items()}, self.fragments)
         return self._settings(model, told, plan), plan
 
@@ -99,7 +99,7 @@ class LocalSettings:
     def agreed(self, plan: Plan) -> dict[str, Any]:
         """What every rank must have the same, besides the averager's settings."""
         return {
-            "every": str(plan.lengths),
+            "every": str(plan.schedule),
             "outer": str(plan.outer),
             "mask_momentum": plan.keep_sent,
             "dense_rounds": int(self.dense_rounds),

@@ -27,8 +27,8 @@ from sparsewire.kernels import Array
 from ..averager import Averager
 from ..layout import Buffer, Slice
 from ..schedule import Settings
-from .lengths import Lengths, gap, split
 from .outer import OuterRule
+from .round_schedule import RoundSchedule, split, steps_until
 
 Weights = Mapping[str, Array]
 DUE, CALLED, LAST = range(3)
@@ -37,9 +37,9 @@ REASONS = ("is due", "was called by meet()", "is the last one, of detach()")
 
 @dataclass(frozen=True)
 class Plan:
-    """How rounds go: their lengths, the outer rule, tensors that simply take their mean, and the model's fragments."""
+    """The plan of all rounds: their schedule, the outer rule, tensors that take their plain mean, and fragments."""
 
-    lengths: Lengths
+    schedule: RoundSchedule
     outer: OuterRule
     plain: frozenset[str] = frozenset()
     fragments: int = 1
@@ -131,7 +131,7 @@ class Rounds:
     def due(self) -> bool:
         """Whether the steps are enough for a meeting. Not to be asked while one is held: it may begin a new round."""
         turn = self.meeting % self.plan.fragments
-        return self.counts.steps >= gap(self.plan.lengths(self.round), turn, self.plan.fragments)
+        return self.counts.steps >= steps_until(self.plan.schedule(self.round), turn, self.plan.fragments)
 
     def names(self, kind: int = DUE) -> tuple[str, ...]:
         """What the next meeting exchanges: a fragment in its turn, or all if it is called."""
