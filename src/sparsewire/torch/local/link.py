@@ -20,7 +20,7 @@ from sparsewire.errors import InputError, SparsewireError, add_note
 from sparsewire.kernels import Array
 from sparsewire.training.agree import agree
 from sparsewire.training.local import round_states
-from sparsewire.training.local.join import Joined, join
+from sparsewire.training.local.membership import Joined, join
 from sparsewire.training.local.rounds import CALLED, DUE, LAST, Plan, Rounds, Visit
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
@@ -150,7 +150,7 @@ class LocalLink:
         ranks that are new call `local_steps` instead.
 
         Local steps and residuals stay. Whether the meeting in which a rank was lost has been held is found out, and is
-        the same on all ranks (`sparsewire.training.local.join`).
+        the same on all ranks (`sparsewire.training.local.membership`).
         """
         if self._hook is None:
             raise SparsewireError("the link is detached; call local_steps again")
