@@ -107,15 +107,15 @@ class Averager(TrainingState):
         if self.settings.select_per == "model":
             self._model.scan(pending, plan, self.clock)
         else:
-            self._send(pending, context.select([piece for one in pending for piece in one.pieces]), context)
-        for one in pending:
-            one.release()
+            self._send(pending, context.select([piece for buffer in pending for piece in buffer.pieces]), context)
+        for buffer in pending:
+            buffer.release()
         return pending
 
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
         outcomes = iter(self._run(offers, context))
-        for one in pending:
-            one.outcomes = [next(outcomes) for _ in one.layout.segments]
+        for buffer in pending:
+            buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
 
     def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
         return context.method.exchange(offers, context) if offers else []
@@ -213,7 +213,7 @@ class Averager(TrainingState):
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
-        pairs = [pair for one in self._pending if not one.reduced for pair in one.dense]
+        pairs = [pair for buffer in self._pending if not buffer.reduced for pair in buffer.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
         message = self._gain.message(arrays, sparse=self.scheme is not None)
         with self.clock("dense"):

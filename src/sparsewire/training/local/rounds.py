@@ -179,7 +179,7 @@ class Rounds:
         for kind in sorted({self.common[name].dtype.name for name in visit.names}):
             names = [name for name in visit.names if self.common[name].dtype == kind]
             ends = list(itertools.accumulate(self.common[name].size for name in names))
-            slices = tuple(Slice(*one) for one in zip(names, [0, *ends], ends, strict=False))
+            slices = tuple(Slice(*place) for place in zip(names, [0, *ends], ends, strict=False))
             flat = np.concatenate([self.given(name) - visit.local[name] for name in names])
             changes |= {item.name: flat[item.start : item.stop] for item in slices}
             self.averager.put_buffers([Buffer(slices, kind, flat.view)])

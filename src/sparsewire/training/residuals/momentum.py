@@ -38,8 +38,8 @@ def apply_rate_change(buffer: Buffer, means: Mapping[str, Mean], settings: Setti
     if not memory.kept_mean or settings.rates is None:
         return buffer
     rates = settings.rates()
-    found = [(item, means[item.name]) for item in buffer.slices if item.name in means]
-    changes = [(item, mean, memory.kept_mean * mean.change(rates.get(item.name))) for item, mean in found]
+    known = [(item, means[item.name]) for item in buffer.slices if item.name in means]
+    changes = [(item, mean, memory.kept_mean * mean.change(rates.get(item.name))) for item, mean in known]
     if not any(factor for _, _, factor in changes):
         return buffer
 

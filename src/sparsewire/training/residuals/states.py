@@ -175,9 +175,10 @@ class States:
         if rows is None:
             return kept.copy()
         table = kept.reshape(-1, rows.width)
-        some = np.flatnonzero(table.any(axis=1))
-        values = table[some].reshape(-1)
-        return {"indices": some, "values": values, "shape": list(rows.shape), "dtype": rows.dtype, "width": rows.width}
+        nonzero = np.flatnonzero(table.any(axis=1))
+        values = table[nonzero].reshape(-1)
+        shape, dtype = list(rows.shape), rows.dtype
+        return {"indices": nonzero, "values": values, "shape": shape, "dtype": dtype, "width": rows.width}
 
     def saved_means(self) -> dict[str, dict[str, Any]]:
         return {
@@ -192,9 +193,9 @@ class States:
         """What `saved` and `saved_means` gave, and the rates, checked."""
         states = cls()
         for name, buffers in saved.items():
-            found = {buffer: _read(name, kept) for buffer, kept in buffers.items()}
-            states.by_name[name] = {buffer: array for buffer, (array, _) in found.items()}
-            for rows in (rows for _, rows in found.values() if rows is not None):
+            arrays = {buffer: _read(name, kept) for buffer, kept in buffers.items()}
+            states.by_name[name] = {buffer: array for buffer, (array, _) in arrays.items()}
+            for rows in (rows for _, rows in arrays.values() if rows is not None):
                 states.rows[name] = rows
         sizes = {name: {array.size for array in buffers.values()} for name, buffers in states.by_name.items()}
         states.means = {name: _read_mean(name, kept, sizes.get(name, set())) for name, kept in means.items()}
