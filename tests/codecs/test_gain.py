@@ -21,8 +21,8 @@ from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
 from sparsewire.training.averager import Averager
-from sparsewire.training.residuals.deal import deal
 from sparsewire.training.residuals.gain import StepGain
+from sparsewire.training.residuals.reshard import reshard
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
 MOMENTUM = 0.9
@@ -134,7 +134,7 @@ def test_dense_steps_that_are_made_elsewhere_count() -> None:
         one = averager(comm, SOME)
         train(one, comm, range(3))
         assert gain_of(one)["share"] < 1
-        one.pass_by(0)
+        one.count_dense_step(0)
         assert gain_of(one)["share"] == 1
 
     run_ranks(1, fn)
@@ -372,7 +372,7 @@ def test_other_ranks_take_over_the_largest_share(old: int, new: int) -> None:
     states = run_ranks(old, started)
     shares = [state["gain"]["share"] for state in states]
     assert len(set(shares)) == old and shares[0] < max(shares)
-    for state in deal(states, new):
+    for state in reshard(states, new):
         assert state["gain"] == {"share": max(shares)}
 
 

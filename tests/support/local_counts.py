@@ -22,5 +22,5 @@ def count_calls(comm: Communicator, at_call: Callable[[int, bool], None]) -> Non
 
         return wrapped
 
-    for name in ("all_gather", "all_reduce", "broadcast"):
+    for name in ("all_gather", "all_reduce", "all_reduce_in_place", "broadcast"):
         setattr(comm, name, counted(getattr(comm, name)))

@@ -16,14 +16,14 @@ from torch_ranks import EXACT, Stage, dense_kept, raises, sparse_kept, spread
 
 from sparsewire.errors import CommError, InputError, PeerError, SparsewireError
 from sparsewire.exchange import ExchangeContext
-from sparsewire.torch import attach, deal, load, load_dcp, save, save_dcp
+from sparsewire.torch import attach, load, load_dcp, reshard, save, save_dcp
 
 SCHEME = "topk(5%) | values=qsgd(bits=5) | memory=residual"
 
 
 def unsent(folder: Path, name: str) -> torch.Tensor:
     """The mean of what the ranks that saved still owe of a parameter."""
-    (whole,) = deal(read_all(folder), 1)
+    (whole,) = reshard(read_all(folder), 1)
     return spread(sparse_kept(whole)[name]) if name in sparse_kept(whole) else dense_kept(whole)[name]
 
 

@@ -14,7 +14,7 @@ from torch_ranks import Stage, assert_same_state, dense_kept, same_bits, sparse_
 
 from sparsewire.core.statefile import read_state
 from sparsewire.errors import InputError
-from sparsewire.torch import Link, attach, deal, load, save
+from sparsewire.torch import Link, attach, load, reshard, save
 from sparsewire.torch.tensors import to_tensors
 from sparsewire.training.checkpoints import KIND
 
@@ -230,7 +230,7 @@ def dealing_keeps_every_mean(stage: Stage, folder: str, size: int) -> None:
     run.save(folder)
     stage.group.barrier().wait()
     states = read_all(folder)
-    dealt = deal(states[::-1], size)
+    dealt = reshard(states[::-1], size)
     assert [(one["rank"], one["world_size"], one["step"]) for one in dealt] == [(r, size, 4) for r in range(size)]
     for name in dense_kept(states[0]):
         before, after = (sum(dense_kept(one)[name] for one in group) / len(group) for group in (states, dealt))
@@ -242,7 +242,7 @@ def dealing_keeps_every_mean(stage: Stage, folder: str, size: int) -> None:
     with_gap = states[:-1]
     for group, word in ((with_gap, "all 3 ranks"), ([states[0], states[0], states[1]], "one each"),
                         ([{**states[0], "step": 9}, *states[1:]], "different steps")):  # fmt: skip
-        expect(word, lambda group=group: deal(group, size))
+        expect(word, lambda group=group: reshard(group, size))
     run.link.detach()
 
 

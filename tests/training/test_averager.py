@@ -95,7 +95,7 @@ def failing_exchange(one: Averager) -> Callable[[], None]:
 
 @pytest.mark.parametrize("per", ["parameter", "bucket"])
 def test_an_error_puts_everything_back(per: str) -> None:
-    """Also what was set aside because this rank has no gradient for it."""
+    """Also what was held back because this rank has no gradient for it."""
 
     def fn(comm: Communicator) -> None:
         one = averager(comm, select_per=per)
@@ -194,11 +194,11 @@ def test_buffers_follow_the_scale_and_a_state_is_loaded_in_the_present_one() -> 
     run_ranks(2, fn)
 
 
-# --- what is owed is paid ---
+# --- what was not sent is sent in dense steps ---
 
 
 @pytest.mark.parametrize("how", ["exclude", "dense_below", "dense step"])
-def test_what_a_parameter_still_owes_is_sent_when_it_travels_dense(how: str) -> None:
+def test_what_a_parameter_has_not_sent_goes_along_when_it_travels_dense(how: str) -> None:
     changed = {
         "exclude": {"dense_names": frozenset({"w"})},
         "dense_below": {"dense_below": 301},

@@ -14,7 +14,7 @@ from torch_ranks import assert_same_state
 from sparsewire.comm import Communicator
 from sparsewire.core.statefile import pack, read_state
 from sparsewire.errors import InputError
-from sparsewire.torch import deal, load, save
+from sparsewire.torch import load, reshard, save
 from sparsewire.training.checkpoints import KIND
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -264,6 +264,6 @@ def test_states_are_dealt_by_the_public_function_too() -> None:
         return state
 
     states = on_ranks(fn)
-    dealt = deal(states, 1)[0]
+    dealt = reshard(states, 1)[0]
     name = "3.weight"
     torch.testing.assert_close(dealt["local"][name], sum(state["local"][name] for state in states) / SIZE)

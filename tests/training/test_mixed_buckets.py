@@ -13,8 +13,8 @@ import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.training.averager import Averager, Settings
 from sparsewire.training.layout import Buffer, Slice
-from sparsewire.training.local.lengths import Lengths
 from sparsewire.training.local.outer import OuterSGD
+from sparsewire.training.local.round_schedule import RoundSchedule
 from sparsewire.training.local.rounds import CALLED, Plan, Rounds
 from sparsewire.training.schedule import SchemeSchedule
 
@@ -129,7 +129,7 @@ def test_local_steps_send_what_waited_once(memory: str) -> None:
             schedule = SchemeSchedule(sw.scheme(f"topk(5%) | values=raw | memory={memory}"))
             settings = Settings(schedule, **{"dense_below": 10, **change})
             start = {name: np.zeros(size, np.float32) for name, size in SIZES.items()}
-            plan = Plan(Lengths(1), OuterSGD())
+            plan = Plan(RoundSchedule(1), OuterSGD())
             return Rounds(comm, settings, plan, start, dict.fromkeys(SIZES, "float32"))
 
         def meet(one: Rounds, step: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Buffer, Slice
-from sparsewire.training.residuals.deal import deal
+from sparsewire.training.residuals.reshard import reshard
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
 Arrays = dict[str, np.ndarray]
@@ -158,7 +158,7 @@ def test_another_number_of_ranks_goes_on_from_it(size: int) -> None:
         train(one, comm, range(3))
         return one.state_dict()
 
-    dealt = deal(run_ranks(2, before), size)
+    dealt = reshard(run_ranks(2, before), size)
 
     def after(comm: Communicator) -> None:
         one, other = compete(comm), compete(comm)

@@ -20,7 +20,7 @@ from sparsewire.training.averager import Averager, Settings
 from sparsewire.training.layout import Buffer, Slice
 from sparsewire.training.nodes import nodes
 from sparsewire.training.nodes.grid import Grid
-from sparsewire.training.residuals.deal import deal
+from sparsewire.training.residuals.reshard import reshard
 from sparsewire.training.schedule import SchemeSchedule
 
 GRIDS = [(2, 2), (2, 4), (4, 1), (1, 4), (3, 2), (2, 3)]
@@ -77,8 +77,8 @@ def all_same(a: list[dict[str, np.ndarray]], b: list[dict[str, np.ndarray]]) -> 
 
 
 def kept(states: list[dict[str, Any]], name: str) -> np.ndarray:
-    """The mean over the machines of what is owed of a parameter."""
-    whole = deal(states, 1)[0]["buffers"].get(name, {}).get("residual", np.zeros(1))
+    """The mean over the machines of what was not sent of a parameter."""
+    whole = reshard(states, 1)[0]["buffers"].get(name, {}).get("residual", np.zeros(1))
     if isinstance(whole, dict):
         table = np.zeros((ROWS, 4))
         table[whole["indices"]] = whole["values"].reshape(-1, 4)
@@ -249,7 +249,7 @@ def test_rows_are_not_cut() -> None:
 
 
 def test_a_parameter_without_a_gradient_waits() -> None:
-    """On every rank: nobody will use its mean, so what is owed of it stays."""
+    """On every rank: nobody will use its mean, so what was not sent of it stays."""
 
     def fn(comm: Communicator) -> dict[str, Any]:
         one = averager(comm, 2)
@@ -289,7 +289,7 @@ def test_other_ranks_and_machines_take_over_the_mean(old: tuple[int, int], new: 
         return state
 
     states = run_ranks(old[0], started)
-    dealt = deal(states[::-1], new[0], Grid.even(*new))
+    dealt = reshard(states[::-1], new[0], Grid.even(*new))
     again = run_ranks(new[0], resumed)
     facts = [(state["rank"], state["world_size"], state["step"]) for state in again]
     assert facts == [(rank, new[0], 3) for rank in range(new[0])]
@@ -297,8 +297,8 @@ def test_other_ranks_and_machines_take_over_the_mean(old: tuple[int, int], new: 
         assert kept(states, name).any()
         np.testing.assert_allclose(kept(again, name), kept(states, name), atol=1e-6)
     assert memory == "residual" or states[0]["means"]
-    for name, mean in deal(states, 1)[0]["means"].items():
-        joined = deal(again, 1)[0]["means"][name]
+    for name, mean in reshard(states, 1)[0]["means"].items():
+        joined = reshard(again, 1)[0]["means"][name]
         assert same_bits(joined["indices"], mean["indices"]) and same_bits(joined["values"], mean["values"])
     if old == new:
         assert all(same_bits(a["buffers"]["w"]["residual"], b["buffers"]["w"]["residual"])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sparsewire.codecs.scheme import scheme
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError, PeerError
-from sparsewire.training.local import join, rounds
-from sparsewire.training.local.lengths import Lengths, gap, split
+from sparsewire.training.local import membership, rounds
 from sparsewire.training.local.outer import OuterSGD, outer_rule
+from sparsewire.training.local.round_schedule import RoundSchedule, split, steps_until
 from sparsewire.training.local.rounds import CALLED, DUE, LAST, Plan, Rounds
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
@@ -33,7 +33,7 @@ def test_fragments_are_whole_tensors_in_order_and_balanced(sizes: list[int], dat
 @given(st.integers(1, 500), st.data())
 def test_meetings_fill_their_round(length: int, data: st.DataObject) -> None:
     turns = data.draw(st.integers(1, length))
-    gaps = [gap(length, turn, turns) for turn in range(turns)]
+    gaps = [steps_until(length, turn, turns) for turn in range(turns)]
     assert sum(gaps) == length and min(gaps) >= 1 and max(gaps) - min(gaps) <= 1
 
 
@@ -56,8 +56,8 @@ def make(comm: Communicator, spec: str = "nonzero | values=raw | memory=none", *
     start = {"a": np.arange(6, dtype=np.float32), "b": np.ones(3)}
     settings = Settings(SchemeSchedule(scheme(spec)), dense_below=0)
     kinds = {name: array.dtype.name for name, array in start.items()}
-    made = Rounds(comm, settings, Plan(Lengths(2), OuterSGD(), **plan), start, kinds)
-    join.join(made, comm, start, new=True)
+    made = Rounds(comm, settings, Plan(RoundSchedule(2), OuterSGD(), **plan), start, kinds)
+    membership.join(made, comm, start, new=True)
     return made
 
 
@@ -138,7 +138,7 @@ def test_weights_that_cannot_be_read_change_nothing(noise: bytes) -> None:
         head = json.dumps({"meeting": 3, "counts": {}, "outer": {}}).encode()
         for told in (noise, head + b"\n" + noise):
             with pytest.raises((ValueError, KeyError, TypeError)):
-                join._unpack(mine, told)
+                membership._unpack(mine, told)
         assert mine.meeting == 0
         assert all(np.array_equal(mine.common[name], array) for name, array in before.items())
 

@@ -15,7 +15,7 @@ from sparsewire.core.statefile import pack
 from sparsewire.errors import InputError
 from sparsewire.kernels.scratch import Kept
 from sparsewire.training.averager import Averager
-from sparsewire.training.residuals.deal import deal
+from sparsewire.training.residuals.reshard import reshard
 
 # --- another number of ranks ---
 
@@ -40,7 +40,7 @@ def test_the_mean_of_what_is_owed_stays(old: int, new: int) -> None:
         return sum(found) / len(found)
 
     states = run_ranks(old, fn)
-    dealt = deal(states, new)
+    dealt = reshard(states, new)
     assert [(state["rank"], state["world_size"]) for state in dealt] == [(rank, new) for rank in range(new)]
     for name in ("w", "v", "table"):
         assert means(states, name).any()
@@ -75,7 +75,7 @@ def test_a_momentum_goes_on_with_another_number_of_ranks(memory: str, old: int, 
         np.testing.assert_allclose(found[0]["w"] + 0.9 * last.to_dense(), found[1]["w"], atol=1e-5)
 
     states = run_ranks(old, started)
-    dealt = deal(states, new)
+    dealt = reshard(states, new)
     mean = states[0]["means"]["w"]
     last = sw.Sparse(mean["indices"], mean["values"], (NAMES["w"],))
     assert mean["rate"] == rate and last.count

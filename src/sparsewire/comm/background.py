@@ -38,21 +38,21 @@ def start(work: Callable[[], None], name: str, end: Callable[[], None] = lambda:
 
 def within(seconds: float, call: Callable[[], Result], name: str) -> Result:
     """What the call gives or raises; after so many seconds a `CommTimeout`, and the call is left to its thread."""
-    found: list[Result] = []
+    results: list[Result] = []
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            found.append(call())
+            results.append(call())
         except BaseException as error:
             failed.append(error)
 
     start(work, name).join(seconds)
     if failed:
         raise failed.pop()
-    if not found:
+    if not results:
         raise CommTimeout(f"{name}: no answer within {seconds:g} s")
-    return found[0]
+    return results[0]
 
 
 @atexit.register

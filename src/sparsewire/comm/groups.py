@@ -93,5 +93,5 @@ def devices_of(group: dist.ProcessGroup | None) -> list[str]:
 def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
     devices = devices_of(group)
     backend = group._get_backend(torch.device("cpu" if "cpu" in devices else devices[0]))
-    found = getattr(getattr(backend, "options", None), "_timeout", None)
-    return found or distributed_c10d.default_pg_timeout
+    timeout = getattr(getattr(backend, "options", None), "_timeout", None)
+    return timeout or distributed_c10d.default_pg_timeout

@@ -13,7 +13,7 @@ from sparsewire.training.schedule import dgc_schedule, falling_ratio, theta_sche
 
 from .capture import Capture, capture
 from .checkpoint.dcp import load_dcp, save_dcp
-from .checkpoint.files import deal, load, save
+from .checkpoint.files import load, reshard, save
 from .ddp.attach import attach
 from .ddp.link import Link
 from .local.link import LocalLink
@@ -21,6 +21,23 @@ from .local.steps import local_steps
 from .prune import Pruned, prune
 
 __all__ = [
-    "Auto", "Capture", "Link", "LocalLink", "Pruned", "attach", "capture", "deal", "dgc_schedule", "falling_ratio",
-    "init_group", "load", "load_dcp", "local_steps", "prune", "save", "save_dcp", "theta_schedule", "warmup_ratio",
+    "Auto",
+    "Capture",
+    "Link",
+    "LocalLink",
+    "Pruned",
+    "attach",
+    "capture",
+    "dgc_schedule",
+    "falling_ratio",
+    "init_group",
+    "load",
+    "load_dcp",
+    "local_steps",
+    "prune",
+    "reshard",
+    "save",
+    "save_dcp",
+    "theta_schedule",
+    "warmup_ratio",
 ]  # fmt: skip

@@ -37,16 +37,16 @@ def agree(
     """Raises, on every rank, where a rank differs from rank 0 or cannot attach; `more` settings come first."""
     values, lists = {**(more or {}), **_values(settings)}, _lists(settings, named)
     digests = {field: _digest(items) for field, items in lists.items()}
-    heard = [json.loads(bytes(part)) for part in comm.all_gather(json.dumps([values, digests]).encode(), CHANNEL)]
-    for rank, told in enumerate(heard):
-        if isinstance(told, dict):
-            raise PeerFailed(f"rank {rank} could not attach: {told['refused']}")
-    for rank, (theirs, _) in enumerate(heard):
+    answers = [json.loads(bytes(part)) for part in comm.all_gather(json.dumps([values, digests]).encode(), CHANNEL)]
+    for rank, answer in enumerate(answers):
+        if isinstance(answer, dict):
+            raise PeerFailed(f"rank {rank} could not attach: {answer['refused']}")
+    for rank, (theirs, _) in enumerate(answers):
         for field, value in theirs.items():
-            if value != heard[0][0][field]:
-                _differ(rank, field, value, heard[0][0][field])
+            if value != answers[0][0][field]:
+                _differ(rank, field, value, answers[0][0][field])
     for field in lists:
-        if len({told[1][field] for told in heard}) > 1:
+        if len({theirs[field] for _, theirs in answers}) > 1:
             _find_difference(comm, field, lists[field])
 
 
@@ -90,8 +90,8 @@ def _digest(items: Sequence[str]) -> str:
 
 def _find_difference(comm: Communicator, field: str, mine: Sequence[str]) -> NoReturn:
     theirs = json.loads(comm.broadcast(json.dumps(mine).encode()))
-    found = next((pair for pair in zip_longest(mine, theirs, fillvalue="nothing more") if pair[0] != pair[1]), None)
-    pairs = [json.loads(bytes(part)) for part in comm.all_gather(json.dumps(found).encode(), CHANNEL)]
+    first = next((pair for pair in zip_longest(mine, theirs, fillvalue="nothing more") if pair[0] != pair[1]), None)
+    pairs = [json.loads(bytes(part)) for part in comm.all_gather(json.dumps(first).encode(), CHANNEL)]
     rank = next(rank for rank, pair in enumerate(pairs) if pair is not None)
     _differ(rank, field, *pairs[rank])
 

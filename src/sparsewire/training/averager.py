@@ -28,7 +28,7 @@ from sparsewire.kernels import Array
 from .buffer_pieces import BufferPieces
 from .layout import Buffer, Part, PendingBuffer, PendingSparse, clipped
 from .nodes.nodes import LOSSLESS
-from .residuals.momentum import move_on, reweigh
+from .residuals.momentum import apply_rate_change, rescale_residual
 from .schedule import Settings
 from .step_end import StepEnd, for_sparse
 from .training_state import TrainingState
@@ -84,7 +84,7 @@ class Averager(TrainingState):
         self._bytes_dense += sum(buffer.size * ITEM_SIZE[buffer.dtype] for buffer in buffers)
         plan, memory = self.scheme, self.settings.schedule.scheme.memory
         parts = self.nodes.take(buffers, self.clock)
-        buffers = [move_on(buffer, self.states.means, self.settings, memory) for buffer in parts]
+        buffers = [apply_rate_change(buffer, self.states.means, self.settings, memory) for buffer in parts]
         self._pending += (
             [self._pieces.average(buffer, self.nodes.across) for buffer in buffers]
             if plan is None
@@ -107,15 +107,15 @@ class Averager(TrainingState):
         if self.settings.select_per == "model":
             self._model.scan(pending, plan, self.clock)
         else:
-            self._send(pending, context.select([piece for one in pending for piece in one.pieces]), context)
-        for one in pending:
-            one.release()
+            self._send(pending, context.select([piece for buffer in pending for piece in buffer.pieces]), context)
+        for buffer in pending:
+            buffer.release()
         return pending
 
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
         outcomes = iter(self._run(offers, context))
-        for one in pending:
-            one.outcomes = [next(outcomes) for _ in one.layout.segments]
+        for buffer in pending:
+            buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
 
     def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
         return context.method.exchange(offers, context) if offers else []
@@ -203,7 +203,7 @@ class Averager(TrainingState):
                 self._send(pending, offers, context)
 
     def abandon(self) -> None:
-        """Ends a step: what was set aside comes back. Of a step that failed, all buffers are as they were before it."""
+        """Ends a step: what was held back returns. Of a step that failed, all buffers are as they were before it."""
         if self._end is not None:
             self.was_sparse = self._end.was_sparse
         self.states.put_back()
@@ -213,7 +213,7 @@ class Averager(TrainingState):
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
-        pairs = [pair for one in self._pending if not one.reduced for pair in one.dense]
+        pairs = [pair for buffer in self._pending if not buffer.reduced for pair in buffer.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
         message = self._gain.message(arrays, sparse=self.scheme is not None)
         with self.clock("dense"):
@@ -227,4 +227,4 @@ class Averager(TrainingState):
             return
         if self.settings.scale is not None:
             self.rescale(self.settings.scale())
-        reweigh(self.states, self.settings)
+        rescale_residual(self.states, self.settings)

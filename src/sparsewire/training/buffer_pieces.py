@@ -11,9 +11,9 @@ from sparsewire.kernels import Array
 from sparsewire.kernels.scratch import recycled
 
 from .layout import Buffer, Layout, PendingBuffer, Segment, Slice, lay_out, without_gradient
-from .residuals.debts import owed, reads_gradient, set_aside
 from .residuals.momentum import Left, left_behind
 from .residuals.states import States
+from .residuals.unsent import hold_back, reads_gradient, with_unsent
 from .schedule import Settings
 
 
@@ -31,7 +31,7 @@ class BufferPieces:
         dense = [(item, self._unsent(item, numbers, plan, unused).copy()) for item in layout.dense]
         layout.clear(numbers)
         for segment in layout.segments:
-            set_aside(segment, numbers, plan, self._states)
+            hold_back(segment, numbers, plan, self._states)
         pieces = [self._piece(segment, numbers, buffer.dtype, plan) for segment in layout.segments]
         return PendingBuffer(buffer, layout, pieces, dense, unused)
 
@@ -66,7 +66,7 @@ class BufferPieces:
     ) -> Array:
         """What a parameter that travels dense has to send."""
         x, used = numbers[item.start : item.stop], item.name not in unused
-        return owed(item, x, plan, self._settings, self._states, used, left(item.name))
+        return with_unsent(item, x, plan, self._settings, self._states, used, left(item.name))
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:

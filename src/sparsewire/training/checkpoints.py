@@ -26,7 +26,7 @@ from sparsewire.errors import InputError
 
 from .local import round_states
 from .nodes.grid import Grid
-from .residuals.deal import position
+from .residuals.reshard import position
 from .together import Gather, together
 
 State = Mapping[str, Any]
@@ -80,6 +80,10 @@ class StateSet:
     def is_whole(self) -> bool:
         return set(self.files) == set(range(self.size))
 
+    def is_usable(self, rank: int, size: int) -> bool:
+        """Whether it has the file of this rank of as many."""
+        return self.size == size and rank in self.files
+
 
 _savers: WeakValueDictionary[Path, Training] = WeakValueDictionary()  # who wrote which files in this process
 
@@ -89,9 +93,9 @@ def save(training: Training, make_state: Callable[[], State], folder: PathLike, 
     its file alone, and removes no other."""
     here, connected = Path(folder).resolve(), training.connected
     gather: Gather = training.gather if connected else lambda data: [data]
-    state, told = together(gather, lambda: _begin(training, make_state(), here, name))
-    _check_positions([place for place, _, _ in told])
-    key = [max(step for _, step, _ in told), state["world_size"], told[0][2] if connected else ALONE]
+    state, answers = together(gather, lambda: _begin(training, make_state(), here, name))
+    _check_positions([place for place, _, _ in answers])
+    key = [max(step for _, step, _ in answers), state["world_size"], answers[0][2] if connected else ALONE]
     path = here / _file_name(name, state["rank"], *key)
     together(gather, lambda: _write(path, state))
     if connected:
@@ -102,8 +106,8 @@ def save(training: Training, make_state: Callable[[], State], folder: PathLike, 
 def load(training: Training, folder: PathLike, name: str = NAME) -> None:
     """Goes on from the latest set of files that all ranks can use. Every rank calls it: all go on, or all raise."""
     rank, size = training.comm.rank, training.comm.size
-    sets, told = together(training.gather, lambda: _usable(Path(folder), name, rank, size))
-    chosen = _latest(sets, told, size, folder)
+    sets, keys = together(training.gather, lambda: _usable(Path(folder), name, rank, size))
+    chosen = _latest(sets, keys, size, folder)
     ready, _ = together(training.gather, lambda: (_read(training, chosen), None))
     training.take_over(ready)
 
@@ -111,14 +115,14 @@ def load(training: Training, folder: PathLike, name: str = NAME) -> None:
 def own_state(training: Training, saved: Sequence[State]) -> State:
     """This rank's state as it was saved, or its share of those of all ranks."""
     mine = next((state for state in saved if fits(training, state)), None)
-    return mine if mine is not None else deal(saved, training.comm.size, training.grid)[training.comm.rank]
+    return mine if mine is not None else reshard(saved, training.comm.size, training.grid)[training.comm.rank]
 
 
-def deal(saved: Sequence[State], size: int, nodes: int | Grid | None = None) -> list[dict[str, Any]]:
+def reshard(saved: Sequence[State], size: int, nodes: int | Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks, with `nodes` ranks on each machine; the mean of the buffers stays."""
     if not isinstance(nodes, Grid):
         nodes = Grid.even(size, nodes, scheme(saved[0]["scheme"]).transform.width) if nodes else None
-    return round_states.deal(saved, size, nodes)
+    return round_states.reshard(saved, size, nodes)
 
 
 def fits(training: Training, state: State) -> bool:
@@ -166,17 +170,17 @@ def _write(path: Path, state: State) -> tuple[None, None]:
 def _remove_others(folder: Path, name: str, key: list[Any], rank: int) -> None:
     """Removes sets of as many ranks, whatever their step, and older ones of other numbers of ranks."""
     step, size, _ = key
-    for one in find_sets(folder, name):
-        if one.key != key and (one.size == size or one.step < step):
-            for file in (path for other, path in one.files.items() if other % size == rank):
+    for state_set in find_sets(folder, name):
+        if state_set.key != key and (state_set.size == size or state_set.step < step):
+            for file in (path for other, path in state_set.files.items() if other % size == rank):
                 file.unlink(missing_ok=True)
 
 
 def _ranks_without_owner(folder: Path, name: str, rank: int, size: int) -> list[int]:
     """Ranks of an earlier, larger number whose temporary files this rank looks after."""
     pattern = re.compile(r"\." + re.escape(name) + r"-(\d{5,})-of-")
-    found = {int(match[1]) for entry in os.scandir(folder) if (match := pattern.match(entry.name))}
-    return [other for other in found if other >= size and other % size == rank]
+    ranks = {int(match[1]) for entry in os.scandir(folder) if (match := pattern.match(entry.name))}
+    return [other for other in ranks if other >= size and other % size == rank]
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -199,18 +203,18 @@ def _usable(folder: Path, name: str, rank: int, size: int) -> tuple[list[StateSe
     Where every machine has a disk of its own, this rank's file is all that it sees of its set.
     """
     with reading(folder):
-        sets = [one for one in find_sets(folder, name) if one.is_whole or (one.size == size and rank in one.files)]
+        sets = [files for files in find_sets(folder, name) if files.is_whole or files.is_usable(rank, size)]
         if not sets:
             raise InputError(f"there is no complete set of {name}-RANK-of-SIZE-stepSTEP-MARK.sws files")
-    return sets, [one.key for one in sets]
+    return sets, [state_set.key for state_set in sets]
 
 
-def _latest(sets: list[StateSet], told: list[list[list[Any]]], size: int, folder: PathLike) -> StateSet:
-    common = [one for one in sets if all(one.key in theirs for theirs in told)]
+def _latest(sets: list[StateSet], keys: list[list[list[Any]]], size: int, folder: PathLike) -> StateSet:
+    common = [state_set for state_set in sets if all(state_set.key in theirs for theirs in keys)]
     if not common:
-        found = "; ".join(f"rank {rank}: {_named(theirs)}" for rank, theirs in enumerate(told))
-        raise InputError(f"{folder}: there is no set of files that all ranks can use ({found})")
-    return max(common, key=lambda one: (one.step, one.size == size, one.mark))
+        seen = "; ".join(f"rank {rank}: {_named(theirs)}" for rank, theirs in enumerate(keys))
+        raise InputError(f"{folder}: there is no set of files that all ranks can use ({seen})")
+    return max(common, key=lambda state_set: (state_set.step, state_set.size == size, state_set.mark))
 
 
 def _named(sets: list[list[Any]]) -> str:
@@ -230,5 +234,5 @@ def _read(training: Training, chosen: StateSet) -> Any:
         return training.read_state(own_state(training, states))
 
 
-def _state_in(found: dict[str, Any]) -> dict[str, Any]:
-    return dict(found["state"])
+def _state_in(content: dict[str, Any]) -> dict[str, Any]:
+    return dict(content["state"])

@@ -188,7 +188,7 @@ def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: i
         else:
             runs[-1].append(item)
     members = [tuple(item for item in run if item not in dense) for run in runs]
-    return Layout(tuple(Segment(some) for some in members if some), tuple(dense))
+    return Layout(tuple(Segment(run) for run in members if run), tuple(dense))
 
 
 def has_gradient(x: Array) -> bool:

@@ -64,10 +64,10 @@ class Candidates:
     def scan(self, piece: Piece, plan: Scheme) -> None:
         """Takes a tensor's candidates; its buffers are only read."""
         most = self.most * ROOM if self.low else self.most
-        found = piece.select(replace(plan, select=Largest(most, self.low)), piece.context(plan, 0, 0, 0))
-        self.entries[piece.name] = found.indices, found.values
-        self.size += found.indices.size
-        self.seen += found.indices.size
+        largest = piece.select(replace(plan, select=Largest(most, self.low)), piece.context(plan, 0, 0, 0))
+        self.entries[piece.name] = largest.indices, largest.values
+        self.size += largest.indices.size
+        self.seen += largest.indices.size
         if self.size > 2 * self.most:
             self.low = max(self.low, self.cut(self.most))
 
@@ -108,19 +108,19 @@ class ModelSelect:
     def clear(self) -> None:
         """Ends a step."""
         self._waiting: list[Sequence[PendingBuffer]] = []
-        self._found: Candidates | None = None
+        self._candidates: Candidates | None = None
         self._come, self._next = 0, 0.0
 
     def scan(self, pending: Sequence[PendingBuffer], plan: Scheme, clock: Clock) -> None:
         """Buffers whose tensors have come: candidates are looked for, if there is an edge."""
         self._waiting.append(pending)
-        if self._found is None and self.edge > 0:
-            self._found = Candidates(_count(plan, self.size), self.edge)
-        for piece in (piece for one in pending for piece in one.pieces):
+        if self._candidates is None and self.edge > 0:
+            self._candidates = Candidates(_count(plan, self.size), self.edge)
+        for piece in (piece for buffer in pending for piece in buffer.pieces):
             self._come += int(piece.x.size)
-            if self._found is not None:
+            if self._candidates is not None:
                 with clock("select"):
-                    self._found.scan(piece, plan)
+                    self._candidates.scan(piece, plan)
 
     def selected(self, context: ExchangeContext) -> Iterator[tuple[Sequence[PendingBuffer], list[Selected]]]:
         """All that has come, call by call, with its part of the selection."""
@@ -131,18 +131,18 @@ class ModelSelect:
             yield pending, [context.selected(*offer) for offer in offers]
 
     def _choose(self, plan: Scheme, clock: Clock) -> dict[str, Entries]:
-        count, found = _count(plan, self._come), self._found
-        if found is None or min(found.most, found.size) < count:
-            found = Candidates(count)
+        count, candidates = _count(plan, self._come), self._candidates
+        if candidates is None or min(candidates.most, candidates.size) < count:
+            candidates = Candidates(count)
             with clock("select again"):
                 for pending in self._waiting:
                     for piece in _read(pending):
-                        found.scan(piece, plan)
+                        candidates.scan(piece, plan)
         with clock("select"):
-            threshold = found.cut(count)
-        share = found.seen / max(count, 1) if found is self._found else None
+            threshold = candidates.cut(count)
+        share = candidates.seen / max(count, 1) if candidates is self._candidates else None
         self._next = _edge(threshold, self.edge, share)
-        return found.entries
+        return candidates.entries
 
     def keep(self, finite: bool) -> None:
         """After a finite step with a selection, the next one goes by it."""
@@ -164,8 +164,8 @@ class ModelSelect:
 
 def _read(pending: Sequence[PendingBuffer]) -> Iterator[Piece]:
     """The tensors of some buffers, again."""
-    for one in pending:
-        yield from one.pieces_over(one.buffer.read())
+    for buffer in pending:
+        yield from buffer.pieces_over(buffer.buffer.read())
 
 
 def _edge(threshold: float, edge: float, share: float | None) -> float:

@@ -17,10 +17,10 @@ from sparsewire.kernels import Array
 
 from .layout import PendingBuffer, PendingSparse
 from .nodes.nodes import Flat
-from .residuals.debts import settle
 from .residuals.gain import StepGain
-from .residuals.momentum import hand_out, left_behind
+from .residuals.momentum import left_behind, to_optimizer
 from .residuals.states import Mean, States
+from .residuals.unsent import flush
 from .schedule import Settings
 
 
@@ -93,7 +93,7 @@ class StepEnd:
             return
         for item, mean in pending.dense:
             used, left = item.name not in pending.unused, self._left(item.name)
-            settle(item, gradient, mean, self._scheme, self.settings, self.states, used, left)
+            flush(item, gradient, mean, self._scheme, self.settings, self.states, used, left)
         if pending.buffer.copies:  # elsewhere it was done as the buffer came
             pending.layout.clear(gradient)
         for piece, outcome in zip(pending.pieces_over(gradient), pending.outcomes, strict=True):
@@ -118,7 +118,9 @@ class StepEnd:
         if self.finite and self._scheme.memory.held_momentum:
             with self.clock("hand out"):
                 memory, gain = self._scheme.memory, self.gain.now
-                self._means |= hand_out(pending.buffer, numbers, self.states, self.settings, memory, gain, self._left)
+                self._means |= to_optimizer(
+                    pending.buffer, numbers, self.states, self.settings, memory, gain, self._left
+                )
         pending.buffer.write(numbers)
 
     def _mean(self, pending: PendingSparse) -> Sparse:

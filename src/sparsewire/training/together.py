@@ -28,23 +28,23 @@ def together(gather: Gather, call: Callable[[], tuple[Done, Any]]) -> tuple[Done
     """
     mine: BaseException | None = None
     try:
-        done, told = call()
+        done, answer = call()
     except BaseException as error:
-        mine, told = error, f"{type(error).__name__}: {error}"[:LONGEST]
-    heard = _hear(gather, [mine is None, told], mine)
-    failed = next((rank for rank, (fine, _) in enumerate(heard) if not fine), None)
+        mine, answer = error, f"{type(error).__name__}: {error}"[:LONGEST]
+    answers = _hear(gather, [mine is None, answer], mine)
+    failed = next((rank for rank, (fine, _) in enumerate(answers) if not fine), None)
     if failed is None:
-        return done, [one for _, one in heard]
-    reason = f"rank {failed}: {heard[failed][1]}"
+        return done, [answer for _, answer in answers]
+    reason = f"rank {failed}: {answers[failed][1]}"
     if mine is not None and not isinstance(mine, SparsewireError):
         add_note(mine, f"sparsewire: {reason}; so no rank has gone on")
         raise mine
     raise InputError(reason) from mine
 
 
-def _hear(gather: Gather, told: list[Any], mine: BaseException | None) -> list[Any]:
+def _hear(gather: Gather, answer: list[Any], mine: BaseException | None) -> list[Any]:
     try:
-        return [json.loads(bytes(part)) for part in gather(json.dumps(told).encode())]
+        return [json.loads(bytes(part)) for part in gather(json.dumps(answer).encode())]
     except BaseException:
         if mine is not None:
             raise mine from None

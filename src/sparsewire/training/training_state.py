@@ -44,8 +44,8 @@ class TrainingState:
         """This step's; None if it is dense."""
         return self.settings.schedule.at(self.step)
 
-    def pass_by(self, nbytes: int) -> None:
-        """Counts a dense step that was made elsewhere: nothing was owed, so a plain mean of its bytes was enough."""
+    def count_dense_step(self, nbytes: int) -> None:
+        """Counts a dense step that was made elsewhere: nothing waited to be sent, so a plain mean was enough."""
         self._bytes_dense += nbytes
         self._gain.follow(dense=True)
         self.step, self.was_sparse = self.step + 1, False

@@ -80,7 +80,7 @@ def _states(link: Link, path: PathLike, saved: Mapping[str, Any], ranks: Sequenc
     from torch.distributed.checkpoint.api import CheckpointException
 
     def empty() -> tuple[Tensors, None]:
-        prefixes = tuple(_prefix(one) for one in ranks)
+        prefixes = tuple(_prefix(rank) for rank in ranks)
         with reading(path):
             return {key: torch.empty(kept.size, dtype=kept.properties.dtype)
                     for key, kept in saved.items() if key.startswith(prefixes)}, None  # fmt: skip
@@ -93,7 +93,7 @@ def _states(link: Link, path: PathLike, saved: Mapping[str, Any], ranks: Sequenc
 
     def unflatten() -> tuple[list[State], None]:
         with reading(path):
-            return [_unflatten(tensors, one) for one in ranks], None
+            return [_unflatten(tensors, rank) for rank in ranks], None
 
     return together(link.gather, unflatten)[0]
 
@@ -136,11 +136,11 @@ def _flatten(state: State) -> Tensors:
 
 def _digest(plain: str, tensors: Tensors) -> str:
     """Of one rank's entries: torch's files have no checksum."""
-    found = hashlib.blake2b(plain.encode(), digest_size=16)
+    digest = hashlib.blake2b(plain.encode(), digest_size=16)
     for key, tensor in sorted(tensors.items()):
-        found.update(f"\0{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"\0{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _split(value: Any, path: str, tensors: Tensors) -> Any:

@@ -1,7 +1,7 @@
 """Saving and resuming: buffers are per rank, so every rank has its own file (`sparsewire.training.checkpoints`).
 
 With the same number of ranks, on machines as before where `nodes` are, each goes on exactly where it was. Otherwise the
-buffers are dealt out again so that their mean over the ranks stays: that is what training still owes the model.
+buffers are resharded so that their mean over the ranks stays: that is what was not sent to the model yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load(link: Training, folder: PathLike, name: str = NAME) -> None:
     checkpoints.load(link, folder, name)
 
 
-def deal(saved: Sequence[Mapping[str, Any]], size: int, nodes: int | Grid | None = None) -> list[State]:
+def reshard(saved: Sequence[Mapping[str, Any]], size: int, nodes: int | Grid | None = None) -> list[State]:
     """All ranks' states as those of `size` ranks; the mean of the buffers over the ranks stays.
 
     nodes: with which they will attach: ranks on each machine, or a link's `grid`.
@@ -47,10 +47,10 @@ def deal(saved: Sequence[Mapping[str, Any]], size: int, nodes: int | Grid | None
     >>> import torch
     >>> facts = {"world_size": 3, "step": 7, "scale": 1.0}
     >>> old = [{"rank": rank, "buffers": {"w": {"residual": torch.ones(2)}}, **facts} for rank in range(3)]
-    >>> [new["buffers"]["w"]["residual"].tolist() for new in deal(old, 1)]
+    >>> [new["buffers"]["w"]["residual"].tolist() for new in reshard(old, 1)]
     [[1.0, 1.0]]
     """
-    return [to_tensors(state) for state in checkpoints.deal([to_arrays(state) for state in saved], size, nodes)]
+    return [to_tensors(state) for state in checkpoints.reshard([to_arrays(state) for state in saved], size, nodes)]
 
 
 def read_own(link: Training, saved: Sequence[Mapping[str, Any]]) -> Any:

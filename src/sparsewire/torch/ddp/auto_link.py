@@ -203,7 +203,7 @@ class AutoLink(Link):
             except CommError as error:
                 return error
         self.times.end(busy=0.0)
-        self.averager.pass_by(self._nbytes)
+        self.averager.count_dense_step(self._nbytes)
         return None
 
     def _count(self, more: int) -> None:
@@ -211,7 +211,7 @@ class AutoLink(Link):
         with self._lock:
             self._left += more
             if not self._left:
-                self.averager.pass_by(self._nbytes)
+                self.averager.count_dense_step(self._nbytes)
 
     def _carried(self, promise: Promise, buffer: torch.Tensor, begun: float, future: Any) -> None:
         try:

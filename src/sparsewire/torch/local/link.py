@@ -19,7 +19,7 @@ from sparsewire.errors import SparsewireError
 from sparsewire.kernels import Array
 from sparsewire.training.agree import agree
 from sparsewire.training.local import round_states
-from sparsewire.training.local.join import join
+from sparsewire.training.local.membership import join
 from sparsewire.training.local.rounds import CALLED, LAST, Plan, Rounds
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
@@ -129,7 +129,7 @@ class LocalLink:
         ranks that are new call `local_steps` instead.
 
         Local steps and residuals stay. Whether the meeting in which a rank was lost has been held is found out, and is
-        the same on all ranks (`sparsewire.training.local.join`).
+        the same on all ranks (`sparsewire.training.local.membership`).
         """
         self._check_attached()
         if self._meetings.error is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparsewire.errors import InputError, add_note
 from sparsewire.kernels import Array
-from sparsewire.training.local.join import Joined
+from sparsewire.training.local.membership import Joined
 from sparsewire.training.local.rounds import DUE, Rounds, Visit
 
 from .background_call import BackgroundCall

@@ -15,8 +15,8 @@ from sparsewire.comm import Communicator
 from sparsewire.errors import CommError, InputError, SchemeError
 from sparsewire.planning.auto import read_auto
 from sparsewire.training.failures import GivenGroup
-from sparsewire.training.local.lengths import Every, Lengths, split
 from sparsewire.training.local.outer import OuterSpec, outer_rule
+from sparsewire.training.local.round_schedule import Every, RoundSchedule, split
 from sparsewire.training.local.rounds import Plan
 from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
 from sparsewire.training.settings import Exclude, is_positive, read_settings
@@ -59,7 +59,7 @@ class LocalSettings:
             raise InputError("every is missing: how many optimizer steps a round has, e.g. every=10")
         outer = outer_rule(self._chosen("outer", preset, "sgd"))
         mask = bool(self._chosen("mask_momentum", preset, False))
-        plan = Plan(Lengths(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
+        plan = Plan(RoundSchedule(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
         split({name: tensor.numel() for name, tensor in model.parameters.items()}, self.fragments)
         return self._settings(model, preset, plan), plan
 
@@ -100,7 +100,7 @@ class LocalSettings:
     def agreed(self, plan: Plan) -> dict[str, Any]:
         """The settings that every rank must have alike, besides the averager's."""
         return {
-            "every": str(plan.lengths),
+            "every": str(plan.schedule),
             "outer": str(plan.outer),
             "mask_momentum": plan.keep_sent,
             "dense_rounds": int(self.dense_rounds),

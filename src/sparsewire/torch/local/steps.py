@@ -8,8 +8,8 @@ import torch.distributed as dist
 from sparsewire.codecs.scheme import Spec
 from sparsewire.comm import Communicator
 from sparsewire.training.agree import refuse
-from sparsewire.training.local.lengths import Every
 from sparsewire.training.local.outer import OuterSpec
+from sparsewire.training.local.round_schedule import Every
 from sparsewire.training.schedule import Ratios
 from sparsewire.training.settings import Exclude
 

@@ -13,8 +13,8 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 
 from ..nodes.grid import Grid
-from ..residuals.deal import deal as deal_states
-from ..residuals.deal import deal_buffers
+from ..residuals.reshard import reshard as reshard_states
+from ..residuals.reshard import reshard_buffers
 from ..residuals.saved import Saved, whole
 from .rounds import Counts, Rounds, Weights
 
@@ -27,7 +27,7 @@ def save(rounds: Rounds, local: Weights) -> dict[str, Any]:
         "meeting": rounds.meeting,
         "counts": asdict(rounds.counts),
         "common": {name: array.copy() for name, array in rounds.common.items()},
-        "outer": {name: {key: kept.copy() for key, kept in found.items()} for name, found in rounds.outer.items()},
+        "outer": {name: {key: kept.copy() for key, kept in buffers.items()} for name, buffers in rounds.outer.items()},
         "local": {name: array.copy() for name, array in local.items()} if rounds.counts.changed else {},
         "pending": {},
     }
@@ -78,18 +78,18 @@ def load(rounds: Rounds, state: Mapping[str, Any]) -> dict[str, Array]:
     return take_over(rounds, read(rounds, state))
 
 
-def weights_like(like: Weights, found: Mapping[str, Any], every: bool = True) -> dict[str, Array]:
+def weights_like(like: Weights, saved: Mapping[str, Any], every: bool = True) -> dict[str, Array]:
     """Copies of saved arrays, in the order of the model's; they have its sizes and number types, and are finite."""
-    for name in {**like, **found} if every else found:
-        have, due = found.get(name), like.get(name)
-        sizes = [None if one is None else getattr(one, "size", type(one).__name__) for one in (have, due)]
+    for name in {**like, **saved} if every else saved:
+        have, due = saved.get(name), like.get(name)
+        sizes = [None if array is None else getattr(array, "size", type(array).__name__) for array in (have, due)]
         if have is None or due is None or sizes[0] != sizes[1]:
             raise InputError(f"the state has {sizes[0]} numbers for {name!r}, the model {sizes[1]}")
         if have.dtype != due.dtype:
             raise InputError(f"the state has {have.dtype} for {name!r}, the model {due.dtype}")
         if not is_finite(have):
             raise InputError(f"the state has non-finite numbers for {name!r}")
-    return {name: np.array(found[name]).reshape(-1) for name in like if name in found}
+    return {name: np.array(saved[name]).reshape(-1) for name in like if name in saved}
 
 
 def _check_outer(rounds: Rounds, outer: Mapping[str, Mapping[str, Any]]) -> None:
@@ -108,28 +108,28 @@ def _counts(saved: Mapping[str, Any]) -> Counts:
 # --- another number of ranks ---
 
 
-def deal(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
+def reshard(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks, of a training with local steps or without.
 
-    Residuals are dealt out so that their mean stays. In mid-round the change that each rank's weights have made is
-    dealt out in the same way: with half as many ranks each goes on from the mean of two.
+    Residuals are resharded so that their mean stays. In mid-round the change that each rank's weights have made is
+    resharded in the same way: with half as many ranks each goes on from the mean of two.
     """
-    dealt = [_with_counts(state, saved) for state in deal_states(saved, size, grid)]
+    resharded = [_with_counts(state, saved) for state in reshard_states(saved, size, grid)]
     if not any(state.get("local") for state in saved):
-        return dealt
+        return resharded
     ordered = sorted(saved, key=lambda state: state["rank"])
-    changes = deal_buffers([_changes(state) for state in ordered], size)
+    changes = reshard_buffers([_changes(state) for state in ordered], size)
     common = ordered[0]["common"]
     local = [{name: common[name] - change["local"] for name, change in mine.items()} for mine in changes]
-    return [{**state, "local": mine, "pending": {}} for state, mine in zip(dealt, local, strict=True)]
+    return [{**state, "local": mine, "pending": {}} for state, mine in zip(resharded, local, strict=True)]
 
 
 def _with_counts(state: dict[str, Any], saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Ranks may have made different numbers of local steps; those who take over have all made as many as the most."""
     if "counts" not in state:
         return state
-    most = max(saved, key=lambda one: int(one["step"]))
-    counts = {**most["counts"], "changed": any(one["counts"]["changed"] for one in saved)}
+    most = max(saved, key=lambda state: int(state["step"]))
+    counts = {**most["counts"], "changed": any(state["counts"]["changed"] for state in saved)}
     return {**state, "step": most["step"], "counts": counts}
 
 

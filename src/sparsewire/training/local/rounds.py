@@ -5,7 +5,7 @@ Every rank holds the common weights θ and trains its own θ_r from them. A meet
    all ranks go back to θ, and nothing else changes.
 2. Δ_r = θ − θ_r is exchanged like a gradient, by an `Averager`.
 3. One more word from everyone: now each rank has all that it needs to go on alone. Whoever fails before this point
-   leaves the meeting undone on every rank; whoever fails later finds, with the others, that it was held (`join`).
+   leaves the meeting undone on every rank; whoever fails later finds, with the others, that it was held (`membership`).
 4. The memories keep what was not sent, and the outer rule moves θ by the mean.
 """
 
@@ -27,8 +27,8 @@ from sparsewire.kernels import Array
 from ..averager import Averager
 from ..layout import Buffer, Slice
 from ..schedule import Settings
-from .lengths import Lengths, gap, split
 from .outer import OuterRule
+from .round_schedule import RoundSchedule, split, steps_until
 
 Weights = Mapping[str, Array]
 DUE, CALLED, LAST = range(3)
@@ -37,9 +37,9 @@ REASONS = ("is due", "was called by meet()", "is the last one, of detach()")
 
 @dataclass(frozen=True)
 class Plan:
-    """How rounds go: their lengths, the outer rule, tensors that simply take their mean, and the model's fragments."""
+    """The plan of all rounds: their schedule, the outer rule, tensors that take their plain mean, and fragments."""
 
-    lengths: Lengths
+    schedule: RoundSchedule
     outer: OuterRule
     plain: frozenset[str] = frozenset()
     fragments: int = 1
@@ -131,7 +131,7 @@ class Rounds:
     def due(self) -> bool:
         """Whether the steps are enough for a meeting. Not to be asked while one is held: it may begin a new round."""
         turn = self.meeting % self.plan.fragments
-        return self.counts.steps >= gap(self.plan.lengths(self.round), turn, self.plan.fragments)
+        return self.counts.steps >= steps_until(self.plan.schedule(self.round), turn, self.plan.fragments)
 
     def names(self, kind: int = DUE) -> tuple[str, ...]:
         """What the next meeting exchanges: a fragment in its turn, or all if it is called."""
@@ -156,13 +156,13 @@ class Rounds:
 
     def hold(self, visit: Visit) -> bool | None:
         """The meeting; whether it was finite on every rank. None: the last one had nothing to do."""
-        heard = self._hear(visit)
-        if visit.kind == LAST and not any(told.changed for told in heard):
+        arrivals = self._arrivals(visit)
+        if visit.kind == LAST and not any(arrival.changed for arrival in arrivals):
             return None
         self.averager.step = self.meeting
-        total = max(told.total for told in heard)
+        total = max(arrival.total for arrival in arrivals)
         try:
-            changes, finite = {}, all(told.finite for told in heard)
+            changes, finite = {}, all(arrival.finite for arrival in arrivals)
             if finite:
                 changes = self._put(visit)
                 finite = self.averager.prepare()
@@ -179,7 +179,7 @@ class Rounds:
         for kind in sorted({self.common[name].dtype.name for name in visit.names}):
             names = [name for name in visit.names if self.common[name].dtype == kind]
             ends = list(itertools.accumulate(self.common[name].size for name in names))
-            slices = tuple(Slice(*one) for one in zip(names, [0, *ends], ends, strict=False))
+            slices = tuple(Slice(*place) for place in zip(names, [0, *ends], ends, strict=False))
             flat = np.concatenate([self.given(name) - visit.local[name] for name in names])
             changes |= {item.name: flat[item.start : item.stop] for item in slices}
             self.averager.put_buffers([Buffer(slices, kind, flat.view)])
@@ -231,22 +231,24 @@ class Rounds:
 
     # --- who is where ---
 
-    def _hear(self, visit: Visit) -> list[Told]:
-        mine = Told(self.meeting, visit.kind, visit.changed, visit.finite, visit.total)
-        heard = [_read(message, rank) for rank, message in enumerate(self.comm.all_gather(mine.pack(), "meeting"))]
-        for rank, told in enumerate(heard):
-            if (told.meeting, told.kind) != (heard[0].meeting, heard[0].kind):
+    def _arrivals(self, visit: Visit) -> list[Arrival]:
+        mine = Arrival(self.meeting, visit.kind, visit.changed, visit.finite, visit.total)
+        messages = self.comm.all_gather(mine.pack(), "meeting")
+        arrivals = [_read(message, rank) for rank, message in enumerate(messages)]
+        first = arrivals[0]
+        for rank, arrival in enumerate(arrivals):
+            if (arrival.meeting, arrival.kind) != (first.meeting, first.kind):
                 raise CommMismatch(
-                    f"rank {rank} is at meeting {told.meeting}, which {REASONS[told.kind]}; rank 0 is at meeting "
-                    f"{heard[0].meeting}, which {REASONS[heard[0].kind]}: every rank calls step(), meet() and detach() "
+                    f"rank {rank} is at meeting {arrival.meeting}, which {REASONS[arrival.kind]}; rank 0 is at meeting "
+                    f"{first.meeting}, which {REASONS[first.kind]}: every rank calls step(), meet() and detach() "
                     "in the same order"
                 )
-        return heard
+        return arrivals
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a rank says as it comes to a meeting."""
+class Arrival:
+    """What a rank says as it arrives at a meeting."""
 
     meeting: int
     kind: int
@@ -258,13 +260,13 @@ class Told:
         return bytes([self.kind | self.changed << 2 | self.finite << 3]) + varint(self.meeting) + varint(self.total)
 
 
-def _read(message: memoryview, rank: int) -> Told:
+def _read(message: memoryview, rank: int) -> Arrival:
     try:
         reader = Reader(message)
         flags = reader.byte()
-        told = Told(reader.varint(), flags & 3, bool(flags & 4), bool(flags & 8), reader.varint())
-        if flags >> 4 or told.kind >= len(REASONS) or reader.left:
+        arrival = Arrival(reader.varint(), flags & 3, bool(flags & 4), bool(flags & 8), reader.varint())
+        if flags >> 4 or arrival.kind >= len(REASONS) or reader.left:
             raise FrameError("what it said as it came to the meeting cannot be read")
-        return told
+        return arrival
     except FrameError as error:
         raise PeerError(f"rank {rank}: {error}") from error

@@ -80,6 +80,15 @@ class Grid:
         start, stop = self.bounds(size, unit)[part : part + 2]
         return start, stop
 
+    @property
+    def sizes(self) -> dict[str, int] | None:
+        """Elements of each whole parameter, where the grid knows them."""
+        return None
+
+    def part_of(self, name: str, size: int, rank: int, width: int | None = None) -> tuple[int, int]:
+        """Where a rank's part of a parameter of `size` entries begins and ends; entries of rows have a `width`."""
+        return self.range(size, rank, unit=None if width is None else 1)
+
     def facts(self, rank: int) -> dict[str, int] | None:
         """What a state says of the part that it holds; None: everything."""
         if self.parts == 1:
@@ -91,24 +100,33 @@ class Grid:
 # --- what is saved ---
 
 
-def join(states: Sequence[Saved]) -> list[Saved]:
-    """All ranks' states as those of their machines, with whole tensors; states without parts stay as they are."""
+def join(states: Sequence[Saved], sizes: Mapping[str, int] | None = None) -> list[Saved]:
+    """All ranks' states as those of their machines, with whole tensors; states without parts stay as they are.
+
+    With the `sizes` of whole parameters, a part that has nothing of one is an empty part, if the others are all of it.
+    """
     if states[0].get("nodes") is None:
         return list(states)
     machines: dict[int, list[Saved]] = {}
     for state in sorted(states, key=lambda state: int(state["nodes"]["part"])):
         machines.setdefault(int(state["nodes"]["machine"]), []).append(state)
-    return [_joined(machines[number]) for number in sorted(machines)]
+    return [_joined(machines[number], sizes) for number in sorted(machines)]
 
 
-def _joined(parts: Sequence[Saved]) -> Saved:
-    names = [set(part["buffers"]) for part in parts]
-    if any(one != names[0] for one in names):
-        raise InputError("the ranks of one machine have saved parts of different parameters")
-    buffers = {name: {buffer: _join([part["buffers"][name][buffer] for part in parts]) for buffer in kept}
-               for name, kept in parts[0]["buffers"].items()}  # fmt: skip
-    means = {name: _join_mean(name, parts) for name in parts[0].get("means", {})}
-    return {**parts[0], "buffers": buffers, "means": means, "nodes": None}
+def _joined(parts: Sequence[Saved], sizes: Mapping[str, int] | None) -> Saved:
+    names = list(dict.fromkeys(name for part in parts for name in part["buffers"]))
+    buffers = {name: _join_buffers(name, parts, sizes) for name in names}
+    means = {name: _join_mean(name, parts) for name in names if any(name in part.get("means", {}) for part in parts)}
+    rates = {name: rate for part in parts for name, rate in part.get("rates", {}).items()}
+    return {**parts[0], "buffers": buffers, "means": means, "rates": rates, "nodes": None}
+
+
+def _join_buffers(name: str, parts: Sequence[Saved], sizes: Mapping[str, int] | None) -> Saved:
+    having = [part["buffers"][name] for part in parts if name in part["buffers"]]
+    whole = {buffer: _join([kept[buffer] for kept in having]) for buffer in having[0]}
+    if len(having) < len(parts) and any(_elements(kept) != (sizes or {}).get(name) for kept in whole.values()):
+        raise InputError(f"the ranks of one machine have saved parts of different parameters: not all have {name!r}")
+    return whole
 
 
 def _join(parts: Sequence[Any]) -> Any:
@@ -120,29 +138,35 @@ def _join(parts: Sequence[Any]) -> Any:
 
 
 def _join_mean(name: str, parts: Sequence[Saved]) -> Saved:
-    found = [part["means"][name] for part in parts]
-    sizes = [_length(part["buffers"][name]) for part in parts]
-    indices = _side_by_side([mean["indices"] for mean in found], sizes)
-    return {**found[0], "indices": indices, "values": np.concatenate([mean["values"] for mean in found])}
+    """A part without a mean has none at its entries: it was handed out already, or is empty."""
+    having = [part for part in parts if name in part["buffers"]]
+    first = next(part["means"][name] for part in having if name in part["means"])
+    empty = {"indices": first["indices"][:0], "values": first["values"][:0]}
+    means = [part["means"].get(name, empty) for part in having]
+    indices = _side_by_side([mean["indices"] for mean in means], [_length(part["buffers"][name]) for part in having])
+    return {**first, "indices": indices, "values": np.concatenate([mean["values"] for mean in means])}
 
 
 def cut(state: Saved, grid: Grid, rank: int) -> Saved:
-    """A rank's part of what is saved of whole tensors."""
+    """A rank's part of what is saved of whole tensors; where the grid knows their sizes, without empty parts."""
     if grid.parts == 1:
         return state
-    buffers = {name: {buffer: _cut(whole, grid, rank) for buffer, whole in kept.items()}
+    buffers = {name: {buffer: _cut(name, whole, grid, rank) for buffer, whole in kept.items()}
                for name, kept in state["buffers"].items()}  # fmt: skip
-    means = {name: _between(mean, *grid.range(_length(state["buffers"][name]), rank))
-             for name, mean in state.get("means", {}).items()}  # fmt: skip
+    if grid.sizes is not None:
+        buffers = {name: kept for name, kept in buffers.items() if any(_elements(part) for part in kept.values())}
+    means = {name: _between(mean, *grid.part_of(name, _length(state["buffers"][name]), rank))
+             for name, mean in state.get("means", {}).items() if name in buffers}  # fmt: skip
     return {**state, "buffers": buffers, "means": means, "nodes": grid.facts(rank)}
 
 
-def _cut(whole: Any, grid: Grid, rank: int) -> Any:
+def _cut(name: str, whole: Any, grid: Grid, rank: int) -> Any:
     if not isinstance(whole, Mapping):
-        start, stop = grid.range(whole.size, rank)
+        start, stop = grid.part_of(name, whole.size, rank)
         return whole[start:stop]
-    start, stop = grid.range(_entries(whole), rank, unit=1)
-    return {**_between(whole, start, stop), "shape": [(stop - start) * int(whole["width"])]}
+    width = int(whole["width"])
+    start, stop = grid.part_of(name, _entries(whole), rank, width)
+    return {**_between(whole, start, stop), "shape": [(stop - start) * width]}
 
 
 def _between(kept: Mapping[str, Any], start: int, stop: int) -> Saved:
@@ -158,6 +182,10 @@ def _side_by_side(indices: Sequence[Array], sizes: Sequence[int]) -> Array:
     *starts, size = accumulate(sizes, initial=0)
     moved = [part.astype(np.int64) + start for part, start in zip(indices, starts, strict=True)]
     return np.concatenate(moved).astype(index_dtype(size))
+
+
+def _elements(kept: Any) -> int:
+    return _numel(kept) if isinstance(kept, Mapping) else int(kept.size)
 
 
 def _numel(kept: Mapping[str, Any]) -> int:

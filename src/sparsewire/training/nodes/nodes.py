@@ -42,9 +42,9 @@ def nodes(comm: Communicator, settings: Settings) -> Flat:
     return Flat(comm, grid) if grid.parts == 1 else Nodes(comm, grid)
 
 
-def _grid(comm: Communicator, told: int | str | None, unit: int) -> Grid:
-    if told != AUTO:
-        return Grid.even(comm.size, int(told or 1), unit)
+def _grid(comm: Communicator, ranks: int | str | None, unit: int) -> Grid:
+    if ranks != AUTO:
+        return Grid.even(comm.size, int(ranks or 1), unit)
     machines: dict[bytes, list[int]] = {}
     for rank, name in enumerate(comm.all_gather(machine_name().encode(), "machine")):
         machines.setdefault(bytes(name), []).append(rank)
@@ -200,7 +200,7 @@ class _Part:
         self.cuts = Partition(ranges, crc32(f"{dtype.str}\n{text}".encode()))
         self.name, self.names = slices[0].name, {item.name for item in slices}
         self.numbers = np.empty(self.cuts.size(part), dtype)
-        found, at = [], 0
+        parts, at = [], 0
         for item, (start, stop) in zip(slices, ranges[part], strict=True):
-            found.append(Slice(item.name, at, (at := at + stop - start), item.size, start - item.start))
-        self.slices = tuple(found)
+            parts.append(Slice(item.name, at, (at := at + stop - start), item.size, start - item.start))
+        self.slices = tuple(parts)

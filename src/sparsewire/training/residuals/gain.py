@@ -60,7 +60,7 @@ class StepGain:
         """After a finite step, the share follows; tensors may have come in any order."""
         if self.largest is None:
             return
-        total, sent = (math.fsum(getattr(one, part) for one in self._measured) for part in ("total", "sent"))
+        total, sent = (math.fsum(getattr(energy, part) for energy in self._measured) for part in ("total", "sent"))
         if not dense and not 0 < total < math.inf:
             return
         share = 1.0 if dense else min(1.0, sent / total)

@@ -25,7 +25,7 @@ from ..schedule import Settings
 from .states import Mean, States
 
 
-def reweigh(states: States, settings: Settings) -> None:
+def rescale_residual(states: States, settings: Settings) -> None:
     """What waits keeps its weight when the learning rate has changed."""
     memory = settings.schedule.scheme.memory
     if settings.follow_rate and settings.rates is not None and memory.follows_rate:
@@ -33,13 +33,13 @@ def reweigh(states: States, settings: Settings) -> None:
             states.follow_rate(name, rate, memory.lead)
 
 
-def move_on(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
+def apply_rate_change(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
     """The buffer with what a change of the learning rate adds to its gradients; where there is none, it waits."""
     if not memory.kept_mean or settings.rates is None:
         return buffer
     rates = settings.rates()
-    found = [(item, means[item.name]) for item in buffer.slices if item.name in means]
-    changes = [(item, mean, memory.kept_mean * mean.change(rates.get(item.name))) for item, mean in found]
+    known = [(item, means[item.name]) for item in buffer.slices if item.name in means]
+    changes = [(item, mean, memory.kept_mean * mean.change(rates.get(item.name))) for item, mean in known]
     if not any(factor for _, _, factor in changes):
         return buffer
 
@@ -63,7 +63,7 @@ def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
     return lambda name: momenta is None or momenta.get(name, 0.0) == memory.held_momentum
 
 
-def hand_out(
+def to_optimizer(
     buffer: Buffer, numbers: Array, states: States, settings: Settings, memory: Memory, gain: float, left: Left
 ) -> dict[str, Mean | None]:
     """Puts what the optimizer gets into the means' places; with a gain, that multiple of them.
@@ -80,7 +80,7 @@ def hand_out(
             continue
         mean, before = numbers[item.start : item.stop], states.mean_before(item.name)
         if left(item.name):
-            if before is not None and has_gradient(mean):  # else it waits, as what is owed does
+            if before is not None and has_gradient(mean):  # else it waits, as what was not sent does
                 before.add_to(mean, -back)
                 next_means[item.name] = None
         elif back or (memory.kept_mean and rates):

@@ -68,7 +68,7 @@ def check_state(state: Mapping[str, Any], rank: int, grid: Grid, memory: Memory)
     if there != here:
         raise InputError(
             f"this is the state of {there}, here is {here}: "
-            "residuals are per rank; load(link, folder) picks or deals them out"
+            "residuals are per rank; load(link, folder) picks or reshards them"
         )
     unknown = {buffer for kept in state["buffers"].values() for buffer in kept} - set(memory.buffers)
     if unknown:

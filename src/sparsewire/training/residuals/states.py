@@ -69,7 +69,7 @@ class States:
         self.means: dict[str, Mean] = {}  # of the step before, the same on every rank
         self.rates: dict[str, float] = {}  # the learning rate that what waits of a parameter is meant for
         self._joined: dict[tuple[Segment, str], Array] = {}
-        self._aside: list[tuple[Array, Array]] = []
+        self._held_back: list[tuple[Array, Array]] = []
 
     def of(self, segment: Segment, buffers: Iterable[str], dtype: np.dtype[np.floating]) -> State:
         """The segment's buffers. In place: what is written there is kept."""
@@ -107,20 +107,20 @@ class States:
         self._joined = {key: array for key, array in self._joined.items() if self._current(*key, array)}
         return joined
 
-    def set_aside(
+    def hold_back(
         self, segment: Segment, item: Slice, buffers: Iterable[str], dtype: np.dtype[np.floating]
     ) -> None:  # fmt: skip
         """Takes the buffers of one of the segment's parameters away, until `put_back`."""
         for kept in self.of(segment, buffers, dtype).values():
             part = kept[item.start - segment.start : item.stop - segment.start]
-            self._aside.append((part, part.copy()))
+            self._held_back.append((part, part.copy()))
             part[:] = 0
 
     def put_back(self) -> None:
-        """What was set aside is added to what has come in its place."""
-        for kept, aside in self._aside:
-            kept += aside
-        self._aside = []
+        """What was set held is added to what has come in its place."""
+        for kept, held in self._held_back:
+            kept += held
+        self._held_back = []
 
     def multiply(self, factor: float) -> None:
         """All buffers, in place; zeros are left alone, so that pages which were never touched stay so."""
@@ -139,7 +139,7 @@ class States:
         if rate < LEAST_RATE:
             return
         if abs(known / rate - 1) > LEAST_CHANGE:
-            _reweigh(self.by_name.get(name, {}), known / rate, lead)
+            _rescale_residual(self.by_name.get(name, {}), known / rate, lead)
             known = rate
         self.rates[name] = known
 
@@ -175,9 +175,10 @@ class States:
         if rows is None:
             return kept.copy()
         table = kept.reshape(-1, rows.width)
-        some = np.flatnonzero(table.any(axis=1))
-        values = table[some].reshape(-1)
-        return {"indices": some, "values": values, "shape": list(rows.shape), "dtype": rows.dtype, "width": rows.width}
+        nonzero = np.flatnonzero(table.any(axis=1))
+        values = table[nonzero].reshape(-1)
+        shape, dtype = list(rows.shape), rows.dtype
+        return {"indices": nonzero, "values": values, "shape": shape, "dtype": dtype, "width": rows.width}
 
     def saved_means(self) -> dict[str, dict[str, Any]]:
         return {
@@ -192,9 +193,9 @@ class States:
         """What `saved` and `saved_means` gave, and the rates, checked."""
         states = cls()
         for name, buffers in saved.items():
-            found = {buffer: _read(name, kept) for buffer, kept in buffers.items()}
-            states.by_name[name] = {buffer: array for buffer, (array, _) in found.items()}
-            for rows in (rows for _, rows in found.values() if rows is not None):
+            arrays = {buffer: _read(name, kept) for buffer, kept in buffers.items()}
+            states.by_name[name] = {buffer: array for buffer, (array, _) in arrays.items()}
+            for rows in (rows for _, rows in arrays.values() if rows is not None):
                 states.rows[name] = rows
         sizes = {name: {array.size for array in buffers.values()} for name, buffers in states.by_name.items()}
         states.means = {name: _read_mean(name, kept, sizes.get(name, set())) for name, kept in means.items()}
@@ -204,7 +205,7 @@ class States:
     def take_over(self, other: States) -> None:
         """Goes on from other states."""
         self.by_name, self.rows, self.means, self.rates = other.by_name, other.rows, other.means, other.rates
-        self._joined, self._aside = {}, []
+        self._joined, self._held_back = {}, []
 
     def is_finite(self) -> bool:
         arrays = [kept for buffers in self.by_name.values() for kept in buffers.values()]
@@ -215,7 +216,7 @@ def _blocks(array: Array) -> Iterator[Array]:
     return (array[start : start + BLOCK] for start in range(0, array.size, BLOCK))
 
 
-def _reweigh(buffers: Mapping[str, Array], factor: float, lead: float) -> None:
+def _rescale_residual(buffers: Mapping[str, Array], factor: float, lead: float) -> None:
     """Multiplies what waits, in place."""
     residual, velocity = buffers.get("residual"), buffers.get("velocity")
     if residual is None:

@@ -7,7 +7,7 @@
 3. Whoever is still behind, or new, takes weights, outer buffers and counts of the first rank that is not. One that is
    new takes them as they are. One that missed meetings keeps its residual and its own local steps: the change that it
    has made since its last meeting, which no meeting had a part of, is put on top of the common weights.
-4. Residuals follow the number of ranks, so that each rank's share in the mean that is owed stays what it was.
+4. Residuals follow the number of ranks, so that each rank's share in the mean of what was not sent stays as it was.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHANNEL = "join"
 
 
 @dataclass(frozen=True)
-class Place:
+class Standing:
     """Where a rank stands."""
 
     meeting: int
@@ -52,9 +52,9 @@ class Joined:
 
 def join(rounds: Rounds, comm: Communicator, local: Weights, new: bool = False) -> Joined:
     """Goes on with this group. Every rank of it calls it; `local` are this rank's weights as they are."""
-    places = _places(rounds, comm, new)
-    members = [place for place in places if not place.new] or places
-    latest = max(place.meeting for place in members)
+    standings = _standings(rounds, comm, new)
+    members = [standing for standing in standings if not standing.new] or standings
+    latest = max(standing.meeting for standing in members)
     held, finite = rounds.prepared.visit if rounds.prepared is not None else None, True
     if held is not None and rounds.meeting < latest:
         rounds.counts.steps -= held.steps  # which waited for the next meeting
@@ -62,17 +62,17 @@ def join(rounds: Rounds, comm: Communicator, local: Weights, new: bool = False) 
     else:
         held = None
         rounds.abandon()
-    weights = _catch_up(rounds, comm, places, latest, local)
+    weights = _catch_up(rounds, comm, standings, latest, local)
     if not new:
         rounds.averager.states.multiply(comm.size / rounds.comm.size)
     rounds.averager.connect(comm)
     return Joined(held, finite, weights)
 
 
-def _places(rounds: Rounds, comm: Communicator, new: bool) -> list[Place]:
-    mine = Place(rounds.meeting, rounds.prepared is not None, new, _digest(rounds.common))
+def _standings(rounds: Rounds, comm: Communicator, new: bool) -> list[Standing]:
+    mine = Standing(rounds.meeting, rounds.prepared is not None, new, _digest(rounds.common))
     heard = comm.all_gather(json.dumps(asdict(mine)).encode(), CHANNEL)
-    return [Place(**json.loads(bytes(message))) for message in heard]
+    return [Standing(**json.loads(bytes(message))) for message in heard]
 
 
 def _digest(weights: Weights) -> int:
@@ -82,21 +82,23 @@ def _digest(weights: Weights) -> int:
     return digest
 
 
-def _catch_up(rounds: Rounds, comm: Communicator, places: list[Place], latest: int, local: Weights) -> dict[str, Array]:
+def _catch_up(
+    rounds: Rounds, comm: Communicator, standings: list[Standing], latest: int, local: Weights
+) -> dict[str, Array]:
     """The weights that this rank's model takes, if it was behind; the others are left as they are."""
-    start = all(place.new for place in places)
-    behind = [place.new if not start else place.digest != places[0].digest for place in places]
-    behind = [late or place.reached < latest for late, place in zip(behind, places, strict=True)]
+    start = all(standing.new for standing in standings)
+    behind = [standing.new if not start else standing.digest != standings[0].digest for standing in standings]
+    behind = [late or standing.reached < latest for late, standing in zip(behind, standings, strict=True)]
     if not any(behind):
         return {}
     leader = behind.index(False)
-    told = comm.broadcast(_pack(rounds) if comm.rank == leader else None, leader)
+    packed = comm.broadcast(_pack(rounds) if comm.rank == leader else None, leader)
     if not behind[comm.rank]:
         return {}
-    fresh = places[comm.rank].new
+    fresh = standings[comm.rank].new
     change = {name: rounds.given(name) - local[name] for name in rounds.common if not fresh}
     try:
-        _unpack(rounds, told)
+        _unpack(rounds, packed)
     except (ValueError, KeyError, TypeError) as error:
         raise PeerError(f"rank {leader}: its weights cannot be read: {error}") from error
     return {name: rounds.given(name) if fresh else rounds.given(name) - change[name] for name in rounds.common}
@@ -109,8 +111,8 @@ def _pack(rounds: Rounds) -> bytes:
     return json.dumps(head).encode() + b"\n" + b"".join(array.tobytes() for array in arrays)
 
 
-def _unpack(rounds: Rounds, told: bytes) -> None:
-    text, _, body = told.partition(b"\n")
+def _unpack(rounds: Rounds, packed: bytes) -> None:
+    text, _, body = packed.partition(b"\n")
     head, start = json.loads(text), 0
 
     def take(like: Array) -> Array:

@@ -1,4 +1,4 @@
-"""How many local steps a round has, and which tensors each of its meetings exchanges."""
+"""The schedule of rounds: how many local steps each round has, and which tensors each of its meetings exchanges."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Every = int | Callable[[int], int] | Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Lengths:
+class RoundSchedule:
     """Local steps by round: a number, a function of the round, or (until_round, every) pairs whose last one stays.
 
-    >>> lengths = Lengths(((2, 10), (4, 50)))
-    >>> [lengths(round_) for round_ in (0, 1, 2, 9)]
+    >>> schedule = RoundSchedule(((2, 10), (4, 50)))
+    >>> [schedule(round_) for round_ in (0, 1, 2, 9)]
     [10, 10, 50, 50]
 
     A round has at least one step for each of the model's fragments, and more than `overlap` between two meetings. A
@@ -66,10 +66,10 @@ class Lengths:
         return str(self.every) if is_whole(self.every) else ", ".join(f"{n} until {until}" for until, n in self.every)
 
 
-def gap(length: int, turn: int, turns: int) -> int:
+def steps_until(length: int, turn: int, turns: int) -> int:
     """Steps before meeting `turn` of a round that has `turns` of them; over the round they add up to its length.
 
-    >>> [gap(10, turn, 3) for turn in range(3)]
+    >>> [steps_until(10, turn, 3) for turn in range(3)]
     [3, 3, 4]
     """
     return (turn + 1) * length // turns - turn * length // turns

@@ -1,4 +1,4 @@
-"""What ranks have saved, dealt out to another number of them: the mean of the buffers stays."""
+"""`reshard`: states that ranks have saved become those of another number of ranks; the mean of the buffers stays."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..nodes.grid import Grid, cut, join
 from .gain import widest
 
 
-def deal(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
+def reshard(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = None) -> list[dict[str, Any]]:
     """All ranks' states as those of `size` ranks; the mean of the buffers over the ranks stays.
 
     With machines of several ranks (`grid`), a machine's parts together count as one of them: the mean over machines.
 
     >>> facts = {"world_size": 2, "step": 7, "scale": 1.0}
     >>> old = [{"rank": r, "buffers": {"w": {"residual": np.array([1.0 + r])}}, **facts} for r in range(2)]
-    >>> [new["buffers"]["w"]["residual"].tolist() for new in deal(old, 1)]
+    >>> [new["buffers"]["w"]["residual"].tolist() for new in reshard(old, 1)]
     [[1.5]]
     """
     ordered = sorted(states, key=lambda state: state["rank"])
@@ -29,10 +29,11 @@ def deal(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = Non
         raise InputError(f"the states of all {ordered[0]['world_size']} ranks are needed, one each")
     if len({(position(state), state["scale"]) for state in ordered}) > 1:
         raise InputError("the states were saved at different steps")
-    grid, whole = grid or Grid.even(size, 1), join([dict(state) for state in ordered])
-    dealt = deal_buffers([state["buffers"] for state in whole], len(grid.machines))
+    grid = grid or Grid.even(size, 1)
+    whole = join([dict(state) for state in ordered], grid.sizes)
+    resharded = reshard_buffers([state["buffers"] for state in whole], len(grid.machines))
     shared = {**whole[0], "world_size": size, "gain": widest(ordered)}
-    mine = ((rank, dealt[grid.place(rank)[0]]) for rank in range(size))
+    mine = ((rank, resharded[grid.place(rank)[0]]) for rank in range(size))
     return [cut({**shared, "rank": rank, "buffers": kept}, grid, rank) for rank, kept in mine]
 
 
@@ -41,29 +42,29 @@ def position(state: Mapping[str, Any]) -> int:
     return int(state["meeting"] if "meeting" in state else state["step"])
 
 
-def deal_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, dict[str, Any]]]:
-    """All ranks' buffers as those of `size` ranks, with the same mean: the mean gradient is what is owed.
+def reshard_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, dict[str, Any]]]:
+    """All ranks' buffers as those of `size` ranks, with the same mean: the mean is what the model has not got yet.
 
     Old rank i's go to the new ranks r with r ≡ i modulo the old size, or, where there are fewer, to rank i mod size.
 
     >>> old = [{"w": {"residual": np.array([2.0 * rank])}} for rank in range(4)]
-    >>> [new["w"]["residual"].tolist() for new in deal_buffers(old, 2)]
+    >>> [new["w"]["residual"].tolist() for new in reshard_buffers(old, 2)]
     [[2.0], [4.0]]
     """
-    return [_dealt(saved, rank, size) for rank in range(size)]
+    return [_share_of(saved, rank, size) for rank in range(size)]
 
 
-def _dealt(saved: Sequence[Mapping[str, Any]], rank: int, size: int) -> dict[str, dict[str, Any]]:
+def _share_of(saved: Sequence[Mapping[str, Any]], rank: int, size: int) -> dict[str, dict[str, Any]]:
     old = len(saved)
-    dealt: dict[str, dict[str, Any]] = {}
+    share_of_rank: dict[str, dict[str, Any]] = {}
     for giver in range(rank, old, size) if size <= old else [rank % old]:
         takers = 1 if size <= old else len(range(giver, size, old))
         for name, buffers in saved[giver].items():
             for buffer, kept in buffers.items():
                 share = _scaled(kept, size / (old * takers))
-                mine = dealt.setdefault(name, {})
+                mine = share_of_rank.setdefault(name, {})
                 mine[buffer] = _sum(mine[buffer], share) if buffer in mine else share
-    return dealt
+    return share_of_rank
 
 
 def _scaled(kept: Any, factor: float) -> Any:

@@ -1,4 +1,4 @@
-"""What sparse steps have left of a parameter, where it travels dense, or has no gradient."""
+"""What sparse steps have not sent of a parameter, in a step in which it travels dense or has no gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..schedule import Settings
 from .states import States
 
 
-def owed(
+def with_unsent(
     item: Slice, x: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool = False
 ) -> Array:
     """What a parameter has to send in full: its gradient x, if it is used here, and what sparse steps have left of it.
@@ -28,16 +28,16 @@ def owed(
 
 
 def reads_gradient(item: Slice, plan: Scheme, settings: Settings, left: bool) -> bool:
-    """Whether `settle` reads the gradient or the mean of a dense step, as a memory with a momentum does."""
+    """Whether `flush` reads the gradient or the mean of a dense step, as a memory with a momentum does."""
     memory = plan.memory
     own = memory.remembers_dense or type(memory).keep_dense is not Memory.keep_dense
     return own and bool(memory.buffers) and not left and settings.is_sparse(item.name, item.whole)
 
 
-def settle(
+def flush(
     item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool
 ) -> None:  # fmt: skip
-    """What was owed of a parameter that travelled dense is paid; `used` and `left` are what `owed` was told."""
+    """Clears what a parameter that travelled dense has sent; `used` and `left` are what `with_unsent` was given."""
     x, known = numbers[item.start : item.stop], item.name in states.by_name
     if _waits(used, plan, left) and known:
         return
@@ -50,16 +50,16 @@ def settle(
 
 
 def _waits(used: bool, plan: Scheme, left: bool) -> bool:
-    """Whether what is owed stays here: perhaps no rank used the parameter, and its mean will be dropped."""
+    """Whether what was not sent stays here: perhaps no rank used the parameter, and its mean will be dropped."""
     return (left or not plan.memory.remembers_dense) and not used
 
 
-def set_aside(segment: Segment, numbers: Array, plan: Scheme, states: States) -> None:
+def hold_back(segment: Segment, numbers: Array, plan: Scheme, states: States) -> None:
     """Takes the buffers of parameters without a gradient here out of the step, until it ends.
 
-    Perhaps no rank used such a parameter: its mean is then dropped, and what was sent of its buffers were lost.
+    Perhaps no rank used such a parameter: its mean is then dropped, and what was sent of its buffers would be lost.
     """
     for item in segment.members if plan.memory.buffers else ():
         x = numbers[item.start : item.stop]
         if not has_gradient(x):
-            states.set_aside(segment, item, plan.memory.buffers, x.dtype)
+            states.hold_back(segment, item, plan.memory.buffers, x.dtype)
