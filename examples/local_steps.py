@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 
 from sparsewire.torch import local_steps
 
-SCHEME = "topk(5%) | indices=rice | values=entropy | memory=residual(decay=0.95)"
 TRAINING = 1500  # images; the rest is for testing
 STEPS, EVERY = 240, 10
 
@@ -49,7 +48,7 @@ def main(rank: int, size: int, store: str) -> None:
 
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.002)
-    with local_steps(model, optimizer, SCHEME, every=EVERY, mean="sqrt") as link:
+    with local_steps(model, optimizer, every=EVERY, total_steps=STEPS) as link:
         train(model, optimizer, x, y, rank)
 
     total = torch.stack([parameter.detach().double().sum() for parameter in model.parameters()]).sum()

@@ -85,6 +85,17 @@ def test_a_fast_link_is_told_to_stay_with_plain_ddp():
     assert "Plain DDP is faster" in shown and "Accuracy" not in shown
 
 
+def test_the_whole_call_is_printed_for_each_optimizer():
+    result = advise_step.run(scene(1e8), PLANS)
+    sgd, adam = result["calls"]
+    assert sgd["call"].startswith('attach(model, "topk(ratio=0.01) | ') and "memory=gain(momentum=0.9)" in sgd["call"]
+    assert "memory=residual" in adam["call"] and 'select_per="model"' in adam["call"]
+    assert sgd["coverage"] is None and sgd["call"] in advise_step._verdict(result)
+    (adam,) = advise_step.run(scene(1e8), PLANS, ADAM, total_steps=2000)["calls"]
+    assert "ratio_schedule=falling_ratio(total_steps=2000, mean_ratio=0.01" in adam["call"]
+    assert adam["coverage"] == 20 and adam["expected"] == "level with dense's loss"
+
+
 def test_torchs_hook_is_recommended_where_it_is_the_fastest():
     slow = dict.fromkeys(map(coding, PLANS), Codecs(2e-7, 1e-7, 1.0, 0.01, SPEEDS))
     result = advise_step.run(replace(scene(1e9), codecs=slow), PLANS)

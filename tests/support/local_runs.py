@@ -47,7 +47,7 @@ class Run:
     """One rank's training. `seed` differs where ranks should start unequal."""
 
     def __init__(
-        self, comm: Communicator, scheme: str = SPARSE, *, optimizer: str = "momentum", norm: bool = True,
+        self, comm: Communicator, scheme: str | None = SPARSE, *, optimizer: str = "momentum", norm: bool = True,
         seed: int = 0, **settings: Any,
     ) -> None:  # fmt: skip
         self.rank, self.step, self.model = comm.rank, 0, build(seed, norm)

@@ -54,6 +54,32 @@ def test_models_that_start_unequal_are_made_equal() -> None:
     assert set(on_ranks(fn)) == {bits(build(0))}
 
 
+def test_a_scheme_that_is_left_out_is_chosen_by_the_rounds() -> None:
+    def fn(comm: Communicator) -> bytes:
+        run = Run(comm, None, every=2, total_steps=100)
+        assert run.link._settings.schedule.scheme.brief == (
+            "topk(ratio=0.1) | memory=residual(decay=0.95) | exchange=allgather(mean=sqrt)"
+        )
+        run.train(6)
+        run.link.detach()
+        return run.bits()
+
+    assert len(set(on_ranks(fn))) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"coverage": -1}, "coverage is a number above 0"), ({"total_steps": 0}, "total_steps is the number"),
+     ({"every": None}, "every is missing")],
+)  # fmt: skip
+def test_what_a_scheme_is_chosen_by_is_checked(settings: dict[str, Any], said: str) -> None:
+    def fn(comm: Communicator) -> None:
+        with pytest.raises(InputError, match=said):
+            Run(comm, None, **{"every": 2, **settings})
+
+    on_ranks(fn)
+
+
 def test_what_is_not_trained_is_made_equal_too() -> None:
     def fn(comm: Communicator) -> bytes:
         model = build(comm.rank)

@@ -8,6 +8,7 @@ import pytest
 
 from sparsewire.codecs.scheme import scheme
 from sparsewire.errors import InputError
+from sparsewire.training.local.recipe import local_scheme
 from sparsewire.training.recipe import OptimizerFacts, Recipe
 from sparsewire.training.schedule import SchemeSchedule, falling_ratio
 
@@ -151,3 +152,20 @@ def test_its_line_says_what_total_steps_would_gain() -> None:
     text = Recipe.of([SGD], total_steps=1000).text()
     assert text.startswith("for SGD(momentum=0.9): attach(model") and "coverage 20" in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "ratio"),
+    [
+        (1000, 10, 0.05),
+        (1001, 10, 0.0495),
+        (2000, 1, 0.0025),
+        (None, 10, 0.05),
+        (30, 10, 1.0),
+        (100, [(2, 10), (4, 40)], 1.0),
+    ],
+)
+def test_local_steps_are_covered_by_their_rounds(steps: int | None, every: object, ratio: float) -> None:
+    found = scheme(local_scheme(steps, every))
+    assert found.select.ratio == ratio and str(found.memory) == "residual(decay=0.95)"
+    assert found.exchange.mean == "sqrt"

@@ -54,5 +54,8 @@ def _add_step(parser: Any) -> None:
     parser.add_argument(
         "--ratio", type=share, action="append", help="share that is sent, may be repeated (default: 1%%)"
     )
+    parser.add_argument(
+        "--total-steps", type=count, metavar="N", help="of the run: the ratio then goes by coverage, 20/N, unless told"
+    )
     parser.add_argument("--scheme", action="append", help="one more to predict, may be repeated")
     parser.add_argument("--optimizer", choices=["momentum", "adam"], help="whose accuracy is named (default: both)")

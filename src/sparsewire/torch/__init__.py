@@ -1,4 +1,4 @@
-"""One line on a DDP model: `link = attach(ddp_model, "topk(1%) | indices=rice | values=qsgd(bits=7)")`."""
+"""One line on a DDP model: `link = attach(ddp_model, optimizer=optimizer, total_steps=10_000)`."""
 
 try:
     import torch as _torch  # noqa: F401

@@ -89,7 +89,7 @@ class Recipe:
         select_per: str | None = None, ratio_schedule: Ratios | None = None,
     ) -> Recipe:  # fmt: skip
         """The recipe for these optimizers and what the user has fixed; None is open."""
-        _check_numbers(total_steps, coverage, ratio)
+        check_numbers(total_steps, coverage, ratio)
         facts, named = tuple(optimizers), spec is not None and names_memory(spec)
         if memory is not None and named:
             raise InputError(f"the memory is given twice, in {spec!r} and as memory={memory}: leave one out")
@@ -127,7 +127,8 @@ class Recipe:
                 f"{later:.1%} for 10,000 steps")  # fmt: skip
 
 
-def _check_numbers(total_steps: Any, coverage: Any, ratio: Any) -> None:
+def check_numbers(total_steps: Any, coverage: Any, ratio: Any = None) -> None:
+    """Refuses what is no number of steps, no coverage or no ratio."""
     if total_steps is not None and not (is_whole(total_steps) and total_steps >= 1):
         raise InputError(f"total_steps is the number of optimizer steps of the run, 1 or more, not {total_steps!r}")
     if not (_is_number(coverage) and coverage > 0):

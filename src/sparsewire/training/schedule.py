@@ -57,7 +57,7 @@ class falling_ratio:
     """Density that falls as 1/t: `mean_ratio` on average over `total_steps`, so the same bytes in all, spent early.
 
     ratio_t = mean_ratio / ln((1 + knee)/knee) / (t/total_steps + knee); with the default knee 12.7 times the mean at
-    the start and a quarter of it at the end, where it stays. It helped SGD in what was measured, not Adam.
+    the start and a quarter of it at the end, where it stays.
 
     >>> [round(falling_ratio(100, 0.01)(step), 4) for step in (0, 10, 50, 99)]
     [0.1272, 0.0212, 0.0049, 0.0025]

@@ -28,6 +28,7 @@ from ..net.network import bits_per_second
 from ..tables import number, publish, table
 from . import compute as computing
 from . import cores
+from .calls import calls, usual_ratio
 from .risk import OPTIMIZERS, SOURCE, risk
 
 PLAIN, HALF = "plain DDP", "torch's fp16 hook"
@@ -51,11 +52,11 @@ class Scene:
 
 def main(args: argparse.Namespace) -> int:
     check(args)
-    plans = candidates(args.ratio or [0.01], args.scheme or [])
+    plans = candidates(args.ratio or [usual_ratio(args.total_steps)], args.scheme or [])
     with ranks() as comm:
         scene = look(comm, plans, args)
     if comm.rank == 0:
-        result = run(scene, plans, args.optimizer)
+        result = run(scene, plans, args.optimizer, args.total_steps)
         result = {
             "machine": measure.machine(),
             "measured": {"link": args.rate is None, "step": bool(args.model)},
@@ -158,8 +159,10 @@ def _slowest(compute: Compute, learned: int, comm: Communicator) -> Compute:
     return Compute(longer * compute.rest, parts, -told[1])
 
 
-def run(scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None) -> dict[str, Any]:
-    """Every candidate's predicted step, the one to take, and what it may cost in accuracy."""
+def run(
+    scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None, total_steps: int | None = None
+) -> dict[str, Any]:
+    """Every candidate's predicted step, the one to take with its whole call, and what it may cost in accuracy."""
     rows = [_dense(scene, PLAIN, 1.0), _dense(scene, HALF, 0.5, scene.half), *(_row(scene, plan) for plan in plans)]
     plain = rows[0]["seconds"]
     rows = [{**row, "times_faster": plain / row["seconds"]} for row in rows]
@@ -173,6 +176,7 @@ def run(scene: Scene, plans: Sequence[Scheme], optimizer: str | None = None) -> 
         "rows": sorted(rows, key=lambda row: float(row["seconds"])),
         "recommended": chosen["scheme"] or chosen["candidate"],
         "times_faster": chosen["times_faster"],
+        "calls": calls(chosen["scheme"], [optimizer] if optimizer else OPTIMIZERS, total_steps),
         "risk": _risk(scene, chosen["scheme"], optimizer),
     }  # fmt: skip
 
@@ -233,9 +237,15 @@ def _verdict(result: Mapping[str, Any]) -> str:
     if result["recommended"] == HALF:
         return f"{head}; no scheme is predicted to be faster. What float16 costs in accuracy is not known here."
     return (
-        f"{head}\n"
-        'Predictions are for these machines as they are; attach(model, "auto") measures as it trains, and falls back.'
+        "\n".join([head, *_calls(result["calls"])]) + "\nPredictions are for these machines as they are; "
+        'attach(model, "auto", optimizer=optimizer) measures as it trains, and falls back.'
     )
+
+
+def _calls(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        expected = "" if row["coverage"] is None else f"    # coverage {row['coverage']:.3g}: {row['expected']}"
+        yield f"  {row['optimizer']}: {row['call']}{expected}"
 
 
 def _risks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

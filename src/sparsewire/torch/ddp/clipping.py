@@ -6,6 +6,7 @@ number that torch counts up with every change in place. GradScaler.unscale_ does
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,8 @@ class ClipWatch:
         if self._parameter is None:
             return
         engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: engine.queue_callback(self._note))
+        with contextlib.suppress(RuntimeError):  # no backward: a rank that has joined goes along with the others
+            engine.queue_callback(lambda: engine.queue_callback(self._note))
 
     def _note(self) -> None:
         self._left = self._now()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 import torch.distributed as dist
 
@@ -9,7 +11,9 @@ from sparsewire.codecs.scheme import Spec
 from sparsewire.comm import Communicator
 from sparsewire.training.agree import refuse
 from sparsewire.training.local.outer import OuterSpec
+from sparsewire.training.local.recipe import COVERAGE, local_scheme
 from sparsewire.training.local.round_schedule import Every
+from sparsewire.training.recipe import check_numbers
 from sparsewire.training.schedule import Ratios
 from sparsewire.training.settings import Exclude
 
@@ -17,13 +21,17 @@ from .link import LocalLink
 from .model import LocalModel
 from .settings import LocalSettings, OnRound, open_group
 
+logger = logging.getLogger("sparsewire")
+
 
 def local_steps(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    scheme: Spec,
+    scheme: Spec | None = None,
     *,
     every: Every | None = None,
+    total_steps: int | None = None,
+    coverage: float = COVERAGE,
     outer: OuterSpec | None = None,
     mean: str | None = None,
     mask_momentum: bool | None = None,
@@ -45,7 +53,10 @@ def local_steps(
     The model is not wrapped in DDP, the loop stays as it is. Every rank calls it, with the same arguments. Weights that
     differ are made those of rank 0 first.
 
-    scheme: how a change is compressed: string, dict or `Scheme`, or a preset that also says the next four settings.
+    scheme: how a change is compressed: string, dict or `Scheme`, or a preset that also says every, outer, mean and
+        mask_momentum. None chooses top-k with error feedback and mean="sqrt"; rank 0 logs it.
+    total_steps: optimizer steps of the whole run on each rank: without a scheme the ratio is coverage / rounds, within
+        0.1 % … 100 %, and 5 % where total_steps is not known.
     every: optimizer steps in a round: a number, a function of the round, or (until_round, every) pairs. Steps that a
         GradScaler skips do not count.
     outer: the rule that moves the common weights by the mean change: "sgd(rate=1.0, momentum=0, nesterov=false)".
@@ -62,18 +73,22 @@ def local_steps(
 
     A setting that one rank refuses is an error on every rank, at once.
     """
-    options = LocalSettings(
-        scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
-        fragments, overlap, mix, seed, on_round, timeout,
-    )  # fmt: skip
     opened = open_group(group, timeout, "local_steps")
     try:
         try:
+            check_numbers(total_steps, coverage)
+            chosen = local_scheme(total_steps, every, coverage) if scheme is None else scheme
+            options = LocalSettings(
+                chosen, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
+                fragments, overlap, mix, seed, on_round, timeout,
+            )  # fmt: skip
             inner = LocalModel(model, optimizer, buffers != "keep")
             settings, plan = options.read(inner)
         except Exception as error:
             refuse(opened.comm, error)
             raise
+        if scheme is None and opened.comm.rank == 0:
+            logger.info("local_steps(model, optimizer, %r, every=%s)", chosen, plan.schedule)
         return LocalLink(inner, opened, options, settings, plan)
     except BaseException:
         opened.leave()

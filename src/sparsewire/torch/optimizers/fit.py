@@ -232,7 +232,7 @@ def without_optimizer(memory: Memory) -> None:
         what = "loses accuracy behind SGD's momentum and Adam's β1"
     else:
         return
-    say_once(f"memory={memory} {what}; that is not checked: write attach(model, scheme, optimizer=optimizer)")
+    say_once(f"memory={memory} {what}; that is not checked: write attach(…, optimizer=optimizer)")
 
 
 def say_once(text: str) -> None:
