@@ -26,19 +26,6 @@ def no_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
-@pytest.fixture(scope="module")
-def limited():
-    """Skips where links cannot be limited."""
-    problem = obstacle()
-    if problem is None:
-        try:
-            with Network(1, "1mbit"):
-                return
-        except Exception as error:
-            problem = str(error)
-    pytest.skip(problem)
-
-
 # --- on 127.0.0.1 ------------------------------------------------------------------------------------------------
 
 
