@@ -5,101 +5,25 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from command_line import fails, run
+from net_processes import SAY, WAIT, alive, ended, line_of, namespaces, pids, started, until
 
 from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab.net import command as net
 from sparsewire.lab.net import commands
 from sparsewire.lab.net.commands import Commands, rank_environment
-from sparsewire.lab.net.network import Network, obstacle, remove_leftovers
+from sparsewire.lab.net.network import Network, obstacle
 from sparsewire.lab.net.ranks import Endpoint, _ended
-
-LIMIT = 30.0
-SAY = "import json, os; print(json.dumps(dict(os.environ)))"
-WAIT = "import os, time; print(os.getpid()); time.sleep(100)"
-NO_ROOT = "import os, sys; os.geteuid = lambda: 1000; from sparsewire.cli import main; sys.exit(main(sys.argv[1:]))"
-
-
-def until(true: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        if found := true():
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"not within {LIMIT:g} s: {what}")
-
-
-def namespaces(lab: int) -> list[str]:
-    """Those of a process."""
-    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split()
-    return [name for name in names if name.startswith(f"sparsewire-{lab}-")]
-
-
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def started(*words: object, prefix: tuple[str, ...] = (), root: bool = True) -> subprocess.Popen[str]:
-    program = ["-m", "sparsewire"] if root else ["-c", NO_ROOT]
-    command = [*prefix, sys.executable, *program, "lab", "net", *map(str, words)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, env=environment, preexec_fn=_hears_signals)  # type: ignore[call-overload]
-
-
-def _hears_signals() -> None:
-    """Whatever the tests were started with: shells ignore SIGINT for jobs in the background, nohup SIGHUP."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def ended(lab: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        out, err = lab.communicate(timeout=LIMIT)
-    finally:
-        lab.kill()
-    return lab.returncode, out, err
-
-
-def line_of(lab: subprocess.Popen[str]) -> str:
-    assert lab.stdout is not None
-    return lab.stdout.readline()
-
-
-def pids(lab: subprocess.Popen[str], ranks: int) -> list[int]:
-    """What the ranks of WAIT print."""
-    return [int(line_of(lab).split()[1]) for _ in range(ranks)]
 
 
 @pytest.fixture
 def no_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-
-
-@pytest.fixture(scope="module")
-def limited():
-    """Skips where links cannot be limited."""
-    problem = obstacle()
-    if problem is None:
-        try:
-            with Network(1, "1mbit"):
-                return
-        except Exception as error:
-            problem = str(error)
-    pytest.skip(problem)
 
 
 # --- on 127.0.0.1 ------------------------------------------------------------------------------------------------
@@ -283,101 +207,3 @@ def test_on_loopback_too_what_ranks_have_started_ends_with_them(how, number):
 def test_a_network_of_no_known_rate_is_refused(rate):
     with pytest.raises(InputError, match="is not a rate: 100mbit, 1gbit or unlimited"):
         Network(2, rate)
-
-
-# --- in namespaces -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("made", [0, 3])
-def test_killed_at_any_moment_it_leaves_no_namespace(limited, made):
-    """While it makes namespaces, of which there are `made` when it is killed, or some more."""
-    lab = started("--ranks", 6, "--rate", "10mbit", "--", "sleep", 100)
-    until(lambda: len(namespaces(lab.pid)) >= made or lab.poll() is not None, f"{made} namespaces")
-    lab.kill()
-    assert ended(lab)[0] == -9
-    until(lambda: not namespaces(lab.pid), "namespaces are removed")
-
-
-@pytest.mark.root
-def test_what_was_killed_together_with_its_guard_is_removed_by_the_next(limited):
-    lab = started("--ranks", 2, "--rate", "10mbit", "--", sys.executable, "-c", WAIT)
-    ranks = pids(lab, 2)
-    kill_guards(lab)
-    lab.kill()
-    ended(lab)
-    assert len(namespaces(lab.pid)) == 3
-    with Network(1, "1mbit"):
-        assert not namespaces(lab.pid) and not any(map(alive, ranks))
-
-
-def kill_guards(lab: subprocess.Popen[str]) -> None:
-    found = subprocess.run(["pgrep", "-P", str(lab.pid), "-x", "sh"], capture_output=True, text=True).stdout.split()
-    assert len(found) == 2, "one for the namespaces, one for the processes"
-    for pid in found:
-        os.kill(int(pid), signal.SIGKILL)
-
-
-@pytest.mark.root
-def test_when_only_its_guards_are_killed_it_removes_the_namespaces_itself(limited):
-    lab = started("--ranks", 2, "--rate", "10mbit", "--", sys.executable, "-c", WAIT)
-    pids(lab, 2)
-    kill_guards(lab)
-    lab.terminate()
-    assert ended(lab)[0] == 128 + 15 and not namespaces(lab.pid)
-
-
-@pytest.mark.root
-@pytest.mark.parametrize(("rate", "status"), [("unlimited", 0), ("1mbit", 2)])
-def test_a_containers_root_hears_what_it_lacks(limited, rate, status):
-    if shutil.which("setpriv") is None:
-        pytest.skip("setpriv not found")
-    container = ("setpriv", "--bounding-set=-sys_admin,-net_admin", "--inh-caps=-all")
-    found, out, err = ended(started("--rate", rate, "--", "echo", "hi", prefix=container))
-    assert found == status and ("[0] hi" in out) == (status == 0)
-    assert "CAP_SYS_ADMIN and CAP_NET_ADMIN" in err and ("127.0.0.1" if status == 0 else "--rate unlimited") in err
-
-
-@pytest.mark.root
-def test_two_labs_at_once_do_not_meet(limited):
-    listen = "import socket; s = socket.create_server(('10.231.0.1', 4000)); print('up', flush=True); input()"
-    with Network(1, "10mbit") as one, Network(1, "10mbit") as other:
-        servers = [
-            subprocess.Popen([*endpoints[0].prefix, sys.executable, "-c", listen], stdin=-1, stdout=-1, text=True)
-            for endpoints in (one, other)
-        ]
-        try:
-            assert [server.stdout.readline() for server in servers] == ["up\n"] * 2  # type: ignore[union-attr]
-            remove_leftovers()
-            assert len(namespaces(os.getpid())) == 4, "those of the living stay"
-        finally:
-            for server in servers:
-                server.communicate("\n", timeout=LIMIT)
-    assert not namespaces(os.getpid())
-
-
-def qdiscs(prefix: tuple[str, ...]) -> str:
-    return subprocess.run([*prefix, "tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True).stdout
-
-
-@pytest.mark.root
-def test_rates_are_each_nodes_own_and_can_change(limited):
-    with Network(2, ["10mbit", "unlimited"], per_node=2) as endpoints:
-        assert len(endpoints) == 4 and endpoints[0] == endpoints[1] != endpoints[2]
-        assert "rate 10Mbit" in qdiscs(endpoints[0].prefix) and "tbf" not in qdiscs(endpoints[2].prefix)
-        endpoints.set_rate("20mbit")
-        assert all("rate 20Mbit" in qdiscs(endpoint.prefix) for endpoint in endpoints)
-        endpoints.set_rate("unlimited", node=0)
-        assert "tbf" not in qdiscs(endpoints[0].prefix) and "tbf" in qdiscs(endpoints[2].prefix)
-    with pytest.raises(InputError, match="closed"):
-        endpoints.set_rate("1mbit")
-    with pytest.raises(InputError, match="3 rates for 2 nodes"):
-        Network(2, ["1mbit"] * 3)
-
-
-@pytest.mark.root
-def test_a_rate_changes_while_ranks_run(limited):
-    wait = "until tc qdisc show dev eth0 | grep -q 7Mbit; do sleep 0.01; done"
-    lab = started("--ranks", 1, "--change", "0.1s:7mbit", "--", "sh", "-c", wait)
-    status, _, err = ended(lab)
-    assert status == 0 and "after 0.1 s: links of 7mbit" in err

@@ -6,12 +6,10 @@ import json
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import fails, run
+from command_line import fails
 
 from sparsewire.lab import measure
 
@@ -19,66 +17,14 @@ if not measure.has("matplotlib") or not measure.has("jinja2"):
     pytest.skip("matplotlib or jinja2 is not installed", allow_module_level=True)
 
 from lab_records import all_records, diverged, failed, rates, record, save, validated, with_settings
+from report_page import Page, labels, reported
 
-from sparsewire.lab.report.charts import Axis, Line, Mark, plot, swatch
-from sparsewire.lab.report.data import Style
-from sparsewire.lab.report.units import compact, seconds
+from sparsewire.lab.report.units import seconds
 
-VOID = {"meta", "link", "br", "img"}
 SECTIONS = [
     "Headline", "Time to accuracy", "Accuracy against bytes", "Loss curves", "Step time by stage",
     "Bytes against ranks", "Rate and distortion", "What failed", "Lines of results",
 ]  # fmt: skip
-
-
-class Page(HTMLParser):
-    """Ids, links, titles of sections, rows of tables; everything that is opened is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.ids: list[str] = []
-        self.links: set[str] = set()
-        self.others: list[str] = []  # addresses that are not in the page
-        self.titles: list[str] = []
-        self.rows: list[list[str]] = []
-        self.pictures: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag: str, given: list[tuple[str, str | None]]) -> None:
-        told = dict(given)
-        self.ids += [str(told["id"])] if "id" in told else []
-        for name in ("href", "src"):
-            where = told.get(name) or ""
-            if where.startswith("#"):
-                self.links.add(where[1:])
-            elif where and where != "data:,":
-                self.others.append(where)
-        if tag == "svg" and told.get("role") == "img":
-            self.pictures.append(told["aria-label"] or "")
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "h2":
-            self.titles.append(data)
-        if {"td", "th"} & {*self.open}:
-            self.rows[-1][-1] += data
-
-
-def reported(folder: Path, records: list[dict[str, Any]], *more: Path) -> tuple[Page, str]:
-    path = save(folder / "lab.jsonl", records)
-    assert run("lab", "report", path, *more, "-o", folder / "out" / "report.html") == 0
-    text = (folder / "out" / "report.html").read_text()
-    return Page(text), text
 
 
 @pytest.fixture(scope="module")
@@ -223,11 +169,6 @@ def test_numbers_of_ranks_are_where_the_axis_is_marked(tmp_path):
     assert labels(picture)[:3] == ["2", "4", "6"]
 
 
-def labels(picture: str) -> list[str]:
-    """The numbers at the ticks of a picture, those below it first."""
-    return [words for words in re.findall(r"<text[^>]*>([^<]*)</text>", picture) if words[:1].isdigit()]
-
-
 def test_a_method_keeps_its_name_when_it_is_run_again_without_one(tmp_path):
     named = record("synthetic-25m", "ddp", "1gbit", name="plain DDP")
     page, _ = reported(tmp_path, [named, record("synthetic-25m", "ddp", "100mbit", name="ddp")])
@@ -307,38 +248,6 @@ def test_what_a_record_lacks_is_named(tmp_path, capsys):
         assert f"line 2 is no result of `lab train`: it has no {what}" in fails(
             capsys, "lab", "report", path, "-o", tmp_path / "r.html"
         )
-
-
-def ticks(low: float, high: float, log: bool = False) -> list[str]:
-    line = Line(Style(0, 0), [Mark(low, 0), Mark(high, 0)])
-    return labels(plot("", [line], Axis("", log), Axis("", at=[0])))[:-1]
-
-
-def test_ticks_that_are_close_have_labels_that_differ():
-    for low, high in ((96.81, 96.94), (0.9516, 0.9633), (5.0001, 5.0004), (0, 1), (1_234_500, 1_234_600)):
-        words = ticks(low, high)
-        assert len(words) > 2 and len(set(words)) == len(words)
-    assert ticks(0, 1000) == ["0", "200", "400", "600", "800", "1k"]
-    assert len(ticks(2.5, 3.0, log=True)) > 1, "though no power of ten is near"
-
-
-def test_numbers_are_rounded_to_the_unit_that_they_come_to():
-    assert [compact(value) for value in (999.7, 999_700, 2.5e12, 1e30)] == ["1k", "1M", "2.5T", "1e+30"]
-    shown = [seconds(ms / 1e3) for ms in (0, 0.24, 2.44, 9.96, 43.4, 999.4, 999.7, 1500)]
-    assert shown == ["0 ms", "0.24 ms", "2.4 ms", "10 ms", "43 ms", "999 ms", "1.0 s", "1.5 s"]
-
-
-def test_lines_differ_without_their_colours():
-    """By dashes alone, as far as there are patterns, and marks by their shapes; legends show no more than that."""
-
-    def drawn(marked: bool, count: int) -> set[str]:
-        styles = (Style(0, place) for place in range(count))
-        ends = [Mark(0, 0), Mark(1, 1)]
-        return {plot("", [Line(one, ends, not marked, marked)], Axis(""), Axis("")) for one in styles}
-
-    assert len(drawn(marked=False, count=12)) == 12 and len(drawn(marked=True, count=14)) == 14
-    stroke, mark = swatch(Style(0, 0), ("stroke",)), swatch(Style(0, 0), ("mark",))
-    assert "translate" in mark and "translate" not in stroke and mark.count("<path") == stroke.count("<path") == 1
 
 
 def test_twelve_stages_have_twelve_colours(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import threading
 import time
 import traceback
 import weakref
@@ -14,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from scenes_attach import assert_equal_gradients, backward, build, descend, step_alike
+from scenes_attach import assert_equal_gradients, backward, build, descend
 from scenes_state import Run
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch_ranks import EXACT, Stage, raises, told
 
-from sparsewire.comm import Communicator
 from sparsewire.comm.torch import TorchCommunicator
 from sparsewire.errors import CommError, CommTimeout, PeerError, PeerFailed
 from sparsewire.exchange import ExchangeContext
@@ -129,38 +127,6 @@ def failed_models_can_be_attached_again(stage: Stage) -> None:
             assert_equal_gradients(wired.module, plain.module)
 
 
-def comes_and_goes(stage: Stage, kind: str = "plain") -> None:
-    """Attached, detached, attached: gradients are plain DDP's, whenever nothing is lossy."""
-    plain, wired = stage.ddp(build(kind)), stage.ddp(build(kind))
-    for round_ in range(3):
-        link = attach(wired, EXACT)
-        assert link.comm.size == stage.size
-        for step in range(4):
-            if step == 2:
-                link.detach()
-            step_alike(stage, plain, wired, 10 * round_ + step)
-        assert link.stats()["steps"] == 2
-
-
-def two_links_at_once(stage: Stage) -> None:
-    """Two models, each with a link of its own: communication threads do not mix."""
-    models = [stage.ddp(build()) for _ in range(2)]
-    plain = stage.ddp(build())
-    comms: list[Communicator] = []
-    links = [attach(model, EXACT) for model in models]
-    for step in range(3):
-        losses = [backward(stage, model, step) for model in (*models, plain)]
-        assert len({loss.item() for loss in losses}) == 1
-        for model, link in zip(models, links, strict=True):
-            assert_equal_gradients(model.module, plain.module)
-            comms.append(link.comm)
-        for model in (*models, plain):
-            model.zero_grad()
-    assert len(set(map(id, comms))) == 2
-    for link in links:
-        link.detach()
-
-
 def waits_in_vain(stage: Stage, timeout: float) -> str:
     """Rank 1 does not come to its third step in time (to the second DDP itself waits: it rebuilds its buckets)."""
     before = _descriptors()
@@ -240,22 +206,6 @@ def one_raises_while_others_are_late(stage: Stage, late: float) -> dict[str, Any
 def _last_steps(run: Run) -> None:
     with run.link:
         run.train(5)
-
-
-def detaches_in_on_step(stage: Stage) -> None:
-    """After the second step the link is gone; gradients go on as plain DDP's."""
-    plain, wired = stage.ddp(build()), stage.ddp(build())
-    link = attach(wired, EXACT, on_step=lambda told: link.detach() if told["steps"] == 2 else None)
-    for step in range(5):
-        step_alike(stage, plain, wired, step)
-    assert link.step == 2
-    link.detach()
-    threads = [thread for thread in threading.enumerate() if "sparsewire" in thread.name]
-    for thread in threads:  # it ends by itself, as soon as all ranks have come
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in threads)
-    with attach(wired, EXACT):
-        backward(stage, wired, 0)
 
 
 def leaves_nothing_behind(stage: Stage, fails: bool, rounds: int = 4) -> None:

@@ -266,38 +266,6 @@ def refuses_what_is_not_its_own(stage: Stage, folder: str) -> None:
     run.link.detach()
 
 
-def refuses_incomplete_sets(stage: Stage, folder: str, missing: int) -> None:
-    """One rank's file is not there: no rank goes on, with whatever it has."""
-    run = Run(stage)
-    run.train(2)
-    save(run.link, folder)
-    stage.group.barrier().wait()
-    if stage.rank == 0:
-        (file,) = Path(folder).glob(f"sparsewire-{missing:05d}-of-{stage.size:05d}-step2-*.sws")
-        file.unlink()
-    stage.group.barrier().wait()
-    expect("no set of files that all ranks can use|complete set", lambda: load(run.link, folder))
-    run.link.detach()
-
-
-def refuses_mixed_steps(stage: Stage, folder: str) -> None:
-    """Rank 1's file of the last step is lost, the others' of the step before: nothing is there that all could use."""
-    run = Run(stage)
-    for step in (2, 4):
-        run.train(step)
-        save(run.link, Path(folder) / f"{step}")
-    own = Path(folder) / f"{2 if stage.rank == 1 else 4}"
-    (file,) = own.glob(f"sparsewire-{stage.rank:05d}-*.sws")
-    mixed = Path(folder) / "mixed" / f"disk {stage.rank}"  # each rank's machine has a disk of its own
-    mixed.mkdir(parents=True)
-    (mixed / file.name).write_bytes(file.read_bytes())
-    state = run.link.state_dict()
-    expect("no set of files that all ranks can use.*step 4 of 3 ranks.*step 2 of 3 ranks",
-           lambda: load(run.link, mixed))  # fmt: skip
-    assert_same_state(state, run.link.state_dict())
-    run.link.detach()
-
-
 def read_all(folder: str | Path) -> list[dict[str, Any]]:
     """The states of all ranks in a folder with one set of them."""
     return [to_tensors(read_state(path, KIND)["state"]) for path in sorted(Path(folder).glob("sparsewire-*.sws"))]

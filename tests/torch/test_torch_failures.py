@@ -64,11 +64,11 @@ def test_after_a_failure_a_model_can_be_attached_again(ranks: Pool) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("kind", ["plain", "words"])
 def test_links_come_and_go(ranks: Pool, count: int, kind: str) -> None:
-    ranks.play("failures.comes_and_goes", ranks=count, kind=kind)
+    ranks.play("links.comes_and_goes", ranks=count, kind=kind)
 
 
 def test_two_models_with_a_link_each_do_not_mix(ranks: Pool) -> None:
-    ranks.play("failures.two_links_at_once")
+    ranks.play("links.two_links_at_once")
 
 
 def test_a_rank_that_does_not_come_in_time_is_a_timeout(ranks: Pool) -> None:
@@ -104,7 +104,7 @@ def test_a_rank_that_raises_does_not_wait_for_those_that_are_late(ranks: Pool) -
 
 
 def test_a_link_may_be_detached_in_its_own_callback(ranks: Pool) -> None:
-    ranks.play("failures.detaches_in_on_step")
+    ranks.play("links.detaches_in_on_step")
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["in order", "after a failure"])

@@ -107,11 +107,11 @@ def test_a_state_that_is_not_this_ranks_is_refused_and_changes_nothing(ranks: Po
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_an_incomplete_set_is_refused_by_every_rank(ranks: Pool, tmp_path: Path, missing: int) -> None:
-    ranks.play("state.refuses_incomplete_sets", folder=str(tmp_path), missing=missing)
+    ranks.play("checkpoints.refuses_incomplete_sets", folder=str(tmp_path), missing=missing)
 
 
 def test_files_of_different_steps_are_refused_by_every_rank(ranks: Pool, tmp_path: Path) -> None:
-    ranks.play("state.refuses_mixed_steps", folder=str(tmp_path))
+    ranks.play("checkpoints.refuses_mixed_steps", folder=str(tmp_path))
 
 
 def test_the_set_of_the_latest_step_is_loaded_whatever_the_files_times_say(ranks: Pool, tmp_path: Path) -> None:
