@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +13,6 @@ from command_line import fails, run
 
 import sparsewire as sw
 from sparsewire.lab.arrays import load_gradients
-
-
-@pytest.fixture
-def x() -> np.ndarray:
-    return np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
-
-
-@pytest.fixture
-def saved(tmp_path: Path, x: np.ndarray) -> Path:
-    np.save(tmp_path / "w.npy", x)
-    return tmp_path / "w.npy"
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell here")

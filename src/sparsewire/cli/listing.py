@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
-from sparsewire.codecs.contract import SLOTS, STATUSES, Codec, text
+from sparsewire.codecs.contract import SLOTS, Codec, text
 from sparsewire.codecs.presets import PRESETS, local_settings
-from sparsewire.codecs.registry import codecs
+from sparsewire.codecs.registry import STATUSES, codecs, status
 from sparsewire.errors import SchemeError
 from sparsewire.lab.arguments import add_json
 from sparsewire.lab.tables import publish, table
@@ -29,7 +29,7 @@ def _list(args: argparse.Namespace) -> int:
     known = {slot: [_codec_facts(codec) for codec in codecs(slot).values()] for slot in SLOTS}
     known["presets"] = [_preset_facts(name) for name in PRESETS]
     rows = [row for slot, entries in known.items() for facts in entries for row in _rows(slot, facts)]
-    legend = [f"{status}: {meaning}" for status, meaning in STATUSES.items()]
+    legend = [f"{word}: {meaning}" for word, meaning in STATUSES.items()]
     publish("\n".join([table(["slot", "codec", "status", "what it does"], rows), "", *legend]), known, args.json)
     return 0
 
@@ -52,9 +52,8 @@ def _local(facts: dict[str, Any]) -> str:
 
 
 def _codec_facts(codec: type[Codec]) -> dict[str, Any]:
-    return {
-        "id": codec.id, "status": codec.status, "description": _first_paragraph(codec), "settings": _settings(codec)
-    }  # fmt: skip
+    facts = {"id": codec.id, "status": status(codec.slot, codec.id), "description": _first_paragraph(codec)}
+    return {**facts, "settings": _settings(codec)}
 
 
 def _preset_facts(name: str) -> dict[str, Any]:

@@ -32,6 +32,18 @@ PACKAGES = {
     "memory": ("codecs.memory", "NoMemory Residual DGC GMC Gain"),
     "exchange": ("exchange", "AllGather Root ReduceScatter Sketch SharedSupport"),
 }
+RECOMMENDED = {
+    "select": "topk nonzero",
+    "transform": "identity rows",
+    "indices": "best rice",
+    "values": "entropy qsgd raw",
+    "memory": "residual gain dgc none",
+    "exchange": "allgather reduce_scatter shared",
+}
+STATUSES = {
+    "recommended": "what the guides use; start with these.",
+    "comparison": "a paper's method, a baseline or a part of one, to compare with.",
+}
 ENTRY_POINTS = "sparsewire.codecs"
 
 _added: dict[str, dict[str, type[Codec]]] = {slot: {} for slot in SLOTS}
@@ -71,6 +83,17 @@ def codecs(slot: str, load: bool = True) -> dict[str, type[Codec]]:
     if load:
         _load_entry_points()
     return {**_built_in(slot), **_added[slot]}
+
+
+def status(slot: str, name: str) -> str:
+    """Whether a built-in codec is recommended or there for comparison; nothing for a third party's.
+
+    >>> status("indices", "rice"), status("indices", "bloom")
+    ('recommended', 'comparison')
+    """
+    if name not in _built_in(slot):
+        return ""
+    return "recommended" if name in RECOMMENDED[slot].split() else "comparison"
 
 
 def find(slot: str, name: str) -> type[Codec]:

@@ -33,7 +33,6 @@ class AllGather(Exchange):
 
     id = "allgather"
     wire_id = 1
-    status = "recommended"
 
     mean: str = "all"
 

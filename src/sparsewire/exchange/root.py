@@ -43,7 +43,6 @@ class Root(Exchange):
 
     id = "root"
     wire_id = 10
-    status = "comparison"
 
     rank: int = 0
     mean: str = "all"

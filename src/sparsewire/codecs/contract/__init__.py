@@ -1,13 +1,12 @@
 """What a codec is: one base class per slot."""
 
-from .base import SLOTS, STATUSES, Codec, Context, text
+from .base import SLOTS, Codec, Context, text
 from .coding import ByteCodec, IndexCodec, ValueCodec
 from .terms import Energy, Entries, Feedback, Terms
 from .training import ExchangeCodec, LinearMemory, Memory, Select, State, Transform
 
 __all__ = [
     "SLOTS",
-    "STATUSES",
     "ByteCodec",
     "Codec",
     "Context",

@@ -16,10 +16,6 @@ from typing import Any, ClassVar
 from sparsewire.errors import SchemeError
 
 SLOTS = ("select", "transform", "indices", "values", "memory", "exchange")
-STATUSES = {
-    "recommended": "what the guides use; start with these.",
-    "comparison": "a paper's method, a baseline or a part of one, to compare with.",
-}
 
 
 @dataclass(frozen=True)
@@ -62,13 +58,11 @@ def _coerce(value: Any, hint: Any) -> Any:
 
 @dataclass(frozen=True)
 class Codec(ABC):
-    """Base of all codecs. A subclass is a frozen dataclass that sets `slot`, `id` and, if built in, `wire_id`
-    and `status`."""
+    """Base of all codecs. A subclass is a frozen dataclass that sets `slot`, `id` and, if built in, `wire_id`."""
 
     slot: ClassVar[str]
     id: ClassVar[str]
     wire_id: ClassVar[int] = 0
-    status: ClassVar[str] = ""  # out of STATUSES; a third party's codec may leave it out
 
     def __post_init__(self) -> None:
         for item in fields(self):

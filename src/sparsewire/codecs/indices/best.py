@@ -42,7 +42,6 @@ class Best(IndexCodec):
 
     id = "best"
     wire_id = 7
-    status = "recommended"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         sample, facts = _sampled(indices, ctx)

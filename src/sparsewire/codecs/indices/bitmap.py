@@ -20,7 +20,6 @@ class Bitmap(IndexCodec):
 
     id = "bitmap"
     wire_id = 2
-    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         if ctx.numel > MOST:

@@ -49,7 +49,6 @@ class Bloom(IndexCodec):
 
     id = "bloom"
     wire_id = 8
-    status = "comparison"
     lossless = False
 
     fpr: float | None = None

@@ -22,7 +22,6 @@ class EliasFano(IndexCodec):
 
     id = "elias_fano"
     wire_id = 5
-    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         return join(*kernels.elias_fano_encode(indices, ctx.numel)), indices

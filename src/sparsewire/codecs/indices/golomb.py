@@ -43,7 +43,6 @@ class Golomb(IndexCodec):
 
     id = "golomb"
     wire_id = 9
-    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         if not indices.size:

@@ -29,7 +29,6 @@ class Huffman(IndexCodec):
 
     id = "huffman"
     wire_id = 4
-    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         if not indices.size:

@@ -19,7 +19,6 @@ class RawIndices(IndexCodec):
 
     id = "raw"
     wire_id = 1
-    status = "comparison"
     carries_order = True
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:

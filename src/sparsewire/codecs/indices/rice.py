@@ -48,7 +48,6 @@ class Rice(IndexCodec):
 
     id = "rice"
     wire_id = 6
-    status = "recommended"
 
     block: int = 32
 

@@ -24,7 +24,6 @@ class RunLength(IndexCodec):
 
     id = "run_length"
     wire_id = 3
-    status = "comparison"
 
     def encode(self, indices: Array, ctx: Context) -> tuple[bytes, Array]:
         if not indices.size:

@@ -37,7 +37,6 @@ class DGC(LinearMemory):
 
     id = "dgc"
     wire_id = 3
-    status = "recommended"
     buffers = ("velocity", "residual")
     remembers_dense = True
 

@@ -41,7 +41,6 @@ class Gain(LinearMemory):
 
     id = "gain"
     wire_id = 5
-    status = "recommended"
     buffers = ("residual",)
     remembers_dense = True
     leaves_dense = True

@@ -27,7 +27,6 @@ class GMC(LinearMemory):
 
     id = "gmc"
     wire_id = 4
-    status = "comparison"
     buffers = ("residual",)
     remembers_dense = True
     follows_rate = False

@@ -15,7 +15,6 @@ class NoMemory(Memory):
 
     id = "none"
     wire_id = 1
-    status = "recommended"
 
     def total(self, state: State, x: Array) -> Array:
         return x

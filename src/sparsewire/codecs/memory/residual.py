@@ -17,7 +17,6 @@ class Residual(LinearMemory):
 
     id = "residual"
     wire_id = 2
-    status = "recommended"
     buffers = ("residual",)
 
     decay: float = 1.0

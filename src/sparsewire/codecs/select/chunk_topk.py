@@ -19,7 +19,6 @@ class ChunkTopK(Select):
 
     id = "chunk_topk"
     wire_id = 6
-    status = "comparison"
 
     k: int = 64
     chunk: int = 4096

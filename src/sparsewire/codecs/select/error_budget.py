@@ -22,7 +22,6 @@ class ErrorBudget(Select):
 
     id = "error_budget"
     wire_id = 7
-    status = "comparison"
 
     bound: float = 0.5
 

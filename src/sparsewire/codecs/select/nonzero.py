@@ -16,7 +16,6 @@ class Nonzero(Select):
 
     id = "nonzero"
     wire_id = 4
-    status = "recommended"
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         return kernels.threshold(x, 1, threads=kernels.threads)

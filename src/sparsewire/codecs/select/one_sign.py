@@ -25,7 +25,6 @@ class OneSign(Counted):
 
     id = "one_sign"
     wire_id = 5
-    status = "comparison"
 
     def count(self, numel: int) -> int:
         """k, or the ratio of the elements rounded up: the ratio that was written, not the nearest binary one."""

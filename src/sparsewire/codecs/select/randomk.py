@@ -19,7 +19,6 @@ class RandomK(Counted):
 
     id = "randomk"
     wire_id = 2
-    status = "comparison"
 
     shared: bool = True
 

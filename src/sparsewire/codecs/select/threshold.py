@@ -23,7 +23,6 @@ class Threshold(Select):
 
     id = "threshold"
     wire_id = 3
-    status = "comparison"
 
     value: float | None = None
     ratio: float | None = None

@@ -51,7 +51,6 @@ class TopK(Counted):
 
     id = "topk"
     wire_id = 1
-    status = "recommended"
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         return kernels.topk(x, self.count(x.size), threads=kernels.threads)

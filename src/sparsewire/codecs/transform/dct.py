@@ -30,7 +30,6 @@ class DCT(Chunked):
 
     id = "dct"
     wire_id = 4
-    status = "comparison"
 
     block: int = 64
     two_dimensional: bool = False

@@ -27,7 +27,6 @@ class FFT(Chunked):
 
     id = "fft"
     wire_id = 3
-    status = "comparison"
 
     chunk: int = 4096
 

@@ -15,7 +15,6 @@ class Identity(Transform):
 
     id = "identity"
     wire_id = 1
-    status = "recommended"
     is_identity = True
 
     def size(self, numel: int) -> int:

@@ -17,7 +17,6 @@ class Rows(Transform):
 
     id = "rows"
     wire_id = 2
-    status = "recommended"
 
     width: int = 64  # type: ignore[misc, assignment]
 

@@ -27,7 +27,6 @@ class Centroid(ValueCodec):
 
     id = "centroid"
     wire_id = 13
-    status = "comparison"
 
     bits: int = 2
 

@@ -55,7 +55,6 @@ class Deflate(Shuffled):
 
     id = "deflate"
     wire_id = 5
-    status = "comparison"
 
     def check(self) -> None:
         self.expect(1 <= self.level <= 9, "level lies in 1 … 9")

@@ -40,7 +40,6 @@ class FitDExp(CurveCodec):
 
     id = "fit_dexp"
     wire_id = 8
-    status = "comparison"
 
     rank_bits: int | None = None
 

@@ -28,7 +28,6 @@ class Distinct(ValueCodec):
 
     id = "distinct"
     wire_id = 20
-    status = "comparison"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:

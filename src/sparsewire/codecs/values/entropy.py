@@ -130,7 +130,6 @@ class Entropy(ValueCodec):
 
     id = "entropy"
     wire_id = 10
-    status = "recommended"
 
     error: float = 0.05
 

@@ -38,7 +38,6 @@ class FitPoly(CurveCodec):
 
     id = "fit_poly"
     wire_id = 7
-    status = "comparison"
 
     degree: int = 5
     segments: int | None = None

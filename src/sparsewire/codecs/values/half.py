@@ -46,7 +46,6 @@ class Half(TwoBytes):
 
     id = "half"
     wire_id = 2
-    status = "comparison"
     format = "float16"
 
 
@@ -56,5 +55,4 @@ class BFloat16(TwoBytes):
 
     id = "bfloat16"
     wire_id = 3
-    status = "comparison"
     format = "bfloat16"

@@ -37,7 +37,6 @@ class Mean(ValueCodec):
 
     id = "mean"
     wire_id = 11
-    status = "comparison"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:
@@ -63,7 +62,6 @@ class SignMean(ValueCodec):
 
     id = "sign_mean"
     wire_id = 12
-    status = "comparison"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         if not values.size:

@@ -26,7 +26,6 @@ class QSGD(ValueCodec):
 
     id = "qsgd"
     wire_id = 4
-    status = "recommended"
 
     bits: int = 7
     bucket: int = 512

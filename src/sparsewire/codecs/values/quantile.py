@@ -27,7 +27,6 @@ class Quantile(ValueCodec):
 
     id = "quantile"
     wire_id = 9
-    status = "comparison"
 
     levels: int = 16
     split: bool = True

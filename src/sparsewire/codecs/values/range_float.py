@@ -87,7 +87,6 @@ class RangeFloat(ValueCodec):
 
     id = "range_float"
     wire_id = 14
-    status = "comparison"
 
     bits: int | str = 10
     mantissa: int | str = AUTO

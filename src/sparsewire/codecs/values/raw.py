@@ -27,7 +27,6 @@ class RawValues(ValueCodec):
 
     id = "raw"
     wire_id = 1
-    status = "recommended"
 
     def encode(self, values: Array, ctx: Context) -> tuple[bytes, Array]:
         return join(store(values, ctx.dtype)), values

@@ -23,7 +23,6 @@ class Ternary(ValueCodec):
 
     id = "ternary"
     wire_id = 15
-    status = "comparison"
 
     clip: float = 2.5
 

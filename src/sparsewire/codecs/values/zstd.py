@@ -24,7 +24,6 @@ class Zstd(Shuffled):
 
     id = "zstd"
     wire_id = 6
-    status = "comparison"
 
     level: int = 1
 

@@ -38,7 +38,6 @@ class ReduceScatter(Exchange):
 
     id = "reduce_scatter"
     wire_id = 3
-    status = "recommended"
 
     route: str = "direct"
 

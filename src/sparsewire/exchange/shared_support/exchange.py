@@ -35,7 +35,6 @@ class SharedSupport(Exchange):
 
     id = "shared"
     wire_id = 4
-    status = "recommended"
 
     support: str = "pool"
     values: str = "float32"

@@ -54,7 +54,6 @@ class Sketch(Exchange):
 
     id = "sketch"
     wire_id = 2
-    status = "comparison"
 
     rows: int = 1
     volume: float | None = None

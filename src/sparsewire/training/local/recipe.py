@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..recipe import ratio_for
-from .lengths import Lengths
+from .round_schedule import RoundSchedule
 
 COVERAGE = 5.0  # how often each coordinate is sent in all rounds
 REST = "memory=residual(decay=0.95) | exchange=allgather(mean=sqrt)"
@@ -22,14 +22,16 @@ def local_scheme(total_steps: int | None, every: Any, coverage: float = COVERAGE
     >>> local_scheme(1000, 10)
     'topk(ratio=0.05) | memory=residual(decay=0.95) | exchange=allgather(mean=sqrt)'
     """
-    rounds = None if total_steps is None or every is None else count_rounds(total_steps, Lengths(every))
+    rounds = None if total_steps is None or every is None else count_rounds(total_steps, RoundSchedule(every))
     return f"topk(ratio={ratio_for(rounds, coverage)!r}) | {REST}"
 
 
-def count_rounds(total_steps: int, lengths: Lengths) -> int:
+def count_rounds(total_steps: int, schedule: RoundSchedule) -> int:
     """The rounds in which these steps end."""
+    if isinstance(schedule.every, int):
+        return -(-total_steps // schedule.every)
     rounds = steps = 0
     while steps < total_steps:
-        steps += lengths(rounds)
+        steps += schedule(rounds)
         rounds += 1
     return rounds
