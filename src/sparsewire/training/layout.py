@@ -1,4 +1,4 @@
-"""Which parts of a bucket travel compressed, and which dense.
+"""The layout of a bucket says which of its parameters travel compressed, and which dense.
 
 A bucket is a flat buffer of gradients. Parameters that are compressed form segments (one each, or as many as lie side
 by side); the others, too small or excluded, travel dense. Small ones that lie between compressed ones do not cut a

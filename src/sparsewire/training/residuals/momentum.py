@@ -1,4 +1,4 @@
-"""What of a momentum passes from one step to the next outside the buffers: the means of the step before.
+"""A step's means are remembered for the momentum of the next step.
 
 They are sparse and the same on every rank. Two things are done with them:
 - Where a memory puts the momentum in front of the selection, the mean M_t already holds it. The optimizer is handed
