@@ -13,7 +13,7 @@ import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.core.statefile import pack
 from sparsewire.errors import InputError
-from sparsewire.kernels.scratch import Kept
+from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.averager import Averager
 from sparsewire.training.residuals.reshard import reshard
 
@@ -197,7 +197,7 @@ def test_half_precision_is_worked_on_in_float32(dtype: str) -> None:
 
 def test_a_staging_buffer_is_reused_for_every_bucket() -> None:
     """Buckets that are rebuilt leave no copy behind: there is one, as large as the largest."""
-    staging = Kept()
+    staging = BufferPool()
     large, small = staging(1000, np.float32), staging(10, np.float32)
     assert np.shares_memory(large, small) and small.size == 10
     assert not np.shares_memory(large, staging(2000, np.float32))

@@ -14,7 +14,7 @@ from .reference import Array
 LEAST = 2**20  # bytes that are worth being kept
 
 
-class Kept:
+class BufferPool:
     """One buffer per dtype, as large as the largest that was asked for."""
 
     def __init__(self) -> None:
@@ -60,6 +60,6 @@ def _give_back(memory: Array) -> None:
 def scratch(size: int, dtype: Any, use: str = "") -> Array:
     """This thread's buffer of at least `size` elements, cut to size; it holds until the next call for the same use."""
     if not hasattr(_local, "kept"):
-        _local.kept = defaultdict(Kept)
+        _local.kept = defaultdict(BufferPool)
     kept: Array = _local.kept[use](size, dtype)
     return kept

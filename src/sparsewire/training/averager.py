@@ -26,7 +26,7 @@ from sparsewire.exchange import ExchangeContext, Outcome, Piece, Selected, avera
 from sparsewire.kernels import Array
 
 from .buffer_pieces import BufferPieces
-from .layout import Buffer, Part, PendingBuffer, PendingSparse, clipped
+from .layout import Buffer, Gradients, PendingBuffer, PendingSparse, clipped
 from .nodes.nodes import LOSSLESS
 from .residuals.momentum import apply_rate_change, rescale_residual
 from .schedule import Settings
@@ -45,7 +45,7 @@ class Averager(TrainingState):
         self._pieces = BufferPieces(self.settings, self.states, self.clock)
         self._pending: list[PendingBuffer] = []
         self._sparse: list[PendingSparse] = []
-        self._unclipped: list[Part] = []  # until the norm of all of them is known
+        self._unclipped: list[Gradients] = []  # until the norm of all of them is known
 
     # --- phase 1: no memory's buffer is written ---
 
@@ -69,14 +69,14 @@ class Averager(TrainingState):
         """A sparse gradient: all its entries are sent, in dense steps without loss; its momentum is the optimizer's."""
         self._put((name, x))
 
-    def _put(self, part: Part) -> None:
+    def _put(self, part: Gradients) -> None:
         self._check_settled()
         if self.settings.clip_norm is not None:
             self._unclipped.append(part)
         else:
             self._exchange_part(part)
 
-    def _exchange_part(self, part: Part) -> None:
+    def _exchange_part(self, part: Gradients) -> None:
         self._put_sparse(*part) if isinstance(part, tuple) else self._put_buffers(part)
 
     def _put_buffers(self, buffers: Sequence[Buffer]) -> None:

@@ -1,4 +1,4 @@
-"""Which parts of a bucket travel compressed, and which dense.
+"""The layout of a bucket says which of its parameters travel compressed, and which dense.
 
 A bucket is a flat buffer of gradients. Parameters that are compressed form segments (one each, or as many as lie side
 by side); the others, too small or excluded, travel dense. Small ones that lie between compressed ones do not cut a
@@ -201,10 +201,10 @@ def without_gradient(items: Sequence[Slice], numbers: Array) -> frozenset[str]:
     return frozenset(item.name for item in items if not has_gradient(numbers[item.start : item.stop]))
 
 
-Part = Sequence[Buffer] | tuple[str, Sparse]
+Gradients = Sequence[Buffer] | tuple[str, Sparse]  # dense ones that travel as one message, or a sparse one
 
 
-def clipped(parts: Sequence[Part], most: float) -> list[Part]:
+def clipped(parts: Sequence[Gradients], most: float) -> list[Gradients]:
     """Gradients, dense and sparse, whose norm together is at most `most`; they stay as they are if they are not finite.
 
     The norm is largest · rest, of which neither overflows, as the norm itself may.
@@ -216,14 +216,14 @@ def clipped(parts: Sequence[Part], most: float) -> list[Part]:
     return [_scaled(part, most / largest / rest) for part in parts] if most / largest < rest else list(parts)
 
 
-def _scaled(part: Part, factor: float) -> Part:
+def _scaled(part: Gradients, factor: float) -> Gradients:
     if isinstance(part, tuple):
         values = part[1].work_values
         return part[0], part[1].like(part[1].indices, (values * np.float64(factor)).astype(values.dtype))
     return [buffer.scaled(factor) for buffer in part]
 
 
-def _arrays(parts: Sequence[Part]) -> Iterator[Array]:
+def _arrays(parts: Sequence[Gradients]) -> Iterator[Array]:
     for part in parts:
         yield from [part[1].work_values] if isinstance(part, tuple) else map(Buffer.read, part)
 

@@ -1,4 +1,4 @@
-"""How sparse which step is: dense at first, then by a schedule of ratios."""
+"""The schedule says how dense each step of a training is; `Settings` holds all that a training is told."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from .layout import PendingBuffer, PendingSparse
 from .nodes.nodes import Flat
 from .residuals.gain import StepGain
 from .residuals.momentum import left_behind, to_optimizer
-from .residuals.states import Mean, States
+from .residuals.states import States, StepMean
 from .residuals.unsent import flush
 from .schedule import Settings
 
@@ -36,7 +36,7 @@ class StepEnd:
     nodes: Flat
     clock: Clock
     was_sparse: bool  # the step before
-    _means: dict[str, Mean | None] = field(default_factory=dict)  # for the next step, by parameter
+    _means: dict[str, StepMean | None] = field(default_factory=dict)  # for the next step, by parameter
     _held: list[tuple[PendingBuffer, Array]] = field(default_factory=list)
     _held_sparse: list[PendingSparse] = field(default_factory=list)
 

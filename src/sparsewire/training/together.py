@@ -1,4 +1,4 @@
-"""`together`: every rank does something, and unless all of them succeed every rank raises.
+"""`together` makes a call on every rank; unless all of the calls succeed, every rank raises.
 
 The ranks agree in one small collective, so that whoever is behind it knows: it has succeeded everywhere.
 """

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from sparsewire.core.sparse import Sparse, work_dtype
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
-from sparsewire.kernels.scratch import Kept
+from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.layout import Buffer, Slice
 
 IN_PLACE = (torch.float32, torch.float64)
@@ -51,7 +51,7 @@ class Bucket:
     def dtype(self) -> str:
         return str(self.numbers.dtype).removeprefix("torch.")
 
-    def as_buffer(self, staging: Kept) -> Buffer:
+    def as_buffer(self, staging: BufferPool) -> Buffer:
         """The bucket for the averager. Its own memory is used where it is in the work dtype and on the CPU."""
         tensor = self.numbers.detach()
         if tensor.device.type == "cpu" and tensor.dtype in IN_PLACE:

@@ -20,7 +20,7 @@ from sparsewire.core.host import to_host
 from sparsewire.core.sparse import Sparse
 from sparsewire.core.statefile import reading
 from sparsewire.errors import add_note
-from sparsewire.kernels.scratch import Kept
+from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.averager import Averager
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.recipe import Recipe
@@ -50,7 +50,7 @@ class Link:
         sizes = real_sizes({name: parameter for parameter, name in names.items()})
         self.averager = Averager(group.comm, settings, sizes)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
-        self._staging, self._fourier = Kept(), fourier
+        self._staging, self._fourier = BufferPool(), fourier
         self._step: list[QueuedBucket] = []
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
         hook.link = self

@@ -20,7 +20,7 @@ from sparsewire.codecs.scheme import build, parse_call
 from sparsewire.errors import SchemeError
 from sparsewire.kernels import Array
 
-Kept = Mapping[str, Array]  # a tensor's buffers by name
+OuterBuffers = Mapping[str, Array]  # a tensor's buffers by name
 
 
 class OuterRule(Codec):
@@ -34,7 +34,7 @@ class OuterRule(Codec):
         """Names of the flat arrays that it keeps per tensor, zero at first."""
 
     @abstractmethod
-    def move(self, weights: Array, mean: Array, kept: Kept) -> tuple[Array, Kept]:
+    def move(self, weights: Array, mean: Array, kept: OuterBuffers) -> tuple[Array, OuterBuffers]:
         """(new weights, new buffers); what it is given stays as it is."""
 
 
@@ -57,7 +57,7 @@ class OuterSGD(OuterRule):
     def buffers(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
 
-    def move(self, weights: Array, mean: Array, kept: Kept) -> tuple[Array, Kept]:
+    def move(self, weights: Array, mean: Array, kept: OuterBuffers) -> tuple[Array, OuterBuffers]:
         kind = weights.dtype.type
         if not self.momentum:
             return weights - kind(self.rate) * mean, {}
@@ -88,7 +88,7 @@ class OuterAdam(OuterRule):
     def buffers(self) -> tuple[str, ...]:
         return "momentum", "variance"
 
-    def move(self, weights: Array, mean: Array, kept: Kept) -> tuple[Array, Kept]:
+    def move(self, weights: Array, mean: Array, kept: OuterBuffers) -> tuple[Array, OuterBuffers]:
         kind = weights.dtype.type
         momentum = kind(self.beta1) * kept["momentum"] + kind(1 - self.beta1) * mean
         variance = kind(self.beta2) * kept["variance"] + kind(1 - self.beta2) * mean * mean

@@ -1,4 +1,4 @@
-"""Which ranks share a machine, and which part of every parameter each of them looks after.
+"""The grid of ranks says which ranks share a machine, and which part of every parameter belongs to each of them.
 
 Parameters are cut, not buckets, which engines regroup: part j of each belongs to the j-th rank of every machine. What
 is saved of a training says which part it holds; `join` makes whole tensors of a machine's parts, `cut` parts of them.

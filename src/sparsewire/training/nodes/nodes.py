@@ -102,7 +102,7 @@ class Nodes(Flat):
         self._rank = comm.rank
         self.inside = comm.split(machine)
         self.memory = SharedMemory.open(self.inside)
-        self._parts: dict[tuple[tuple[Slice, ...], str], _Part] = {}
+        self._parts: dict[tuple[tuple[Slice, ...], str], _BufferPart] = {}
 
     def take(self, buffers: Sequence[Buffer], clock: Clock) -> Sequence[Buffer]:
         with clock("inside"):
@@ -124,7 +124,7 @@ class Nodes(Flat):
 
         return Buffer(part.slices, buffer.dtype, lambda: part.numbers, write)
 
-    def _add_up(self, whole: Array, part: _Part) -> None:
+    def _add_up(self, whole: Array, part: _BufferPart) -> None:
         """Through the engine, in the same order as in shared memory."""
         parts = [np.concatenate([whole[start:stop] for start, stop in ranges]) for ranges in part.cuts.ranges]
         theirs = self.inside.all_to_all(parts, part.name)
@@ -134,7 +134,7 @@ class Nodes(Flat):
                 if rank != self.inside.rank:
                     part.numbers += np.frombuffer(numbers, whole.dtype)
 
-    def _give(self, buffer: Buffer, part: _Part, means: Array) -> None:
+    def _give(self, buffer: Buffer, part: _BufferPart, means: Array) -> None:
         whole = buffer.read()
         if self.memory is not None:
             self.memory.all_gather(means, part.cuts, whole)
@@ -145,12 +145,12 @@ class Nodes(Flat):
                     whole[start:stop] = numbers[at : (at := at + stop - start)]
         buffer.write(whole)
 
-    def _part(self, slices: tuple[Slice, ...], dtype: np.dtype[Any]) -> _Part:
+    def _part(self, slices: tuple[Slice, ...], dtype: np.dtype[Any]) -> _BufferPart:
         """Kept from step to step, until one of its parameters comes in another buffer."""
         if (slices, dtype.str) not in self._parts:
             names = {item.name for item in slices}
             self._parts = {key: kept for key, kept in self._parts.items() if names.isdisjoint(kept.names)}
-            self._parts[slices, dtype.str] = _Part(slices, self.grid, self.inside.rank, dtype)
+            self._parts[slices, dtype.str] = _BufferPart(slices, self.grid, self.inside.rank, dtype)
         return self._parts[slices, dtype.str]
 
     def take_sparse(self, name: str, x: Sparse, clock: Clock) -> Sparse:
@@ -190,7 +190,7 @@ class Nodes(Flat):
         }}  # fmt: skip
 
 
-class _Part:
+class _BufferPart:
     """A rank's part of a buffer: the parts of its parameters, side by side."""
 
     def __init__(self, slices: tuple[Slice, ...], grid: Grid, part: int, dtype: np.dtype[Any]) -> None:

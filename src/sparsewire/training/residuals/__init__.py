@@ -1,1 +1,1 @@
-"""What the ranks have not sent yet: buffers by parameter, saved and loaded."""
+"""The memories' buffers, which hold what the ranks have not sent yet: by parameter, saved, loaded and resharded."""

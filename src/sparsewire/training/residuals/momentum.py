@@ -1,4 +1,4 @@
-"""What of a momentum passes from one step to the next outside the buffers: the means of the step before.
+"""A step's means are remembered for the momentum of the next step.
 
 They are sparse and the same on every rank. Two things are done with them:
 - Where a memory puts the momentum in front of the selection, the mean M_t already holds it. The optimizer is handed
@@ -22,7 +22,7 @@ from sparsewire.kernels import Array
 
 from ..layout import Buffer, has_gradient
 from ..schedule import Settings
-from .states import Mean, States
+from .states import States, StepMean
 
 
 def rescale_residual(states: States, settings: Settings) -> None:
@@ -33,7 +33,7 @@ def rescale_residual(states: States, settings: Settings) -> None:
             states.follow_rate(name, rate, memory.lead)
 
 
-def apply_rate_change(buffer: Buffer, means: Mapping[str, Mean], settings: Settings, memory: Memory) -> Buffer:
+def apply_rate_change(buffer: Buffer, means: Mapping[str, StepMean], settings: Settings, memory: Memory) -> Buffer:
     """The buffer with what a change of the learning rate adds to its gradients; where there is none, it waits."""
     if not memory.kept_mean or settings.rates is None:
         return buffer
@@ -65,12 +65,12 @@ def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
 
 def to_optimizer(
     buffer: Buffer, numbers: Array, states: States, settings: Settings, memory: Memory, gain: float, left: Left
-) -> dict[str, Mean | None]:
+) -> dict[str, StepMean | None]:
     """Puts what the optimizer gets into the means' places; with a gain, that multiple of them.
 
     Returns the means that the next step needs, by parameter; None for one that is not needed any longer.
     """
-    next_means: dict[str, Mean | None] = {}
+    next_means: dict[str, StepMean | None] = {}
     momenta = settings.momenta() if settings.momenta is not None else None
     rates = settings.rates() if settings.rates is not None else {}
     for item in buffer.slices:
@@ -84,7 +84,7 @@ def to_optimizer(
                 before.add_to(mean, -back)
                 next_means[item.name] = None
         elif back or (memory.kept_mean and rates):
-            next_means[item.name] = now = Mean(*_multiplied(mean, gain), rates.get(item.name))
+            next_means[item.name] = now = StepMean(*_multiplied(mean, gain), rates.get(item.name))
             if back and not momentum:
                 now.add_to(mean, back)
             if back and before is not None:

@@ -27,7 +27,7 @@ LEAST_CHANGE = 0.01  # of a rate, for what waits to follow it: a pass over all b
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableFormat:
     """How a tensor with sparse gradients is saved: its rows of `width` numbers that are not zero."""
 
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Mean:
+class StepMean:
     """A step's mean, sparse, and the learning rate that it was applied with, if that is known."""
 
     indices: Array
@@ -46,7 +46,7 @@ class Mean:
     def add_to(self, out: Array, factor: float) -> None:
         kernels.scatter_add(out, self.indices, self.values, factor)
 
-    def scaled(self, factor: float) -> Mean:
+    def scaled(self, factor: float) -> StepMean:
         return replace(self, values=self.values * self.values.dtype.type(factor))
 
     def change(self, rate: float | None) -> float:
@@ -65,8 +65,8 @@ class States:
 
     def __init__(self) -> None:
         self.by_name: dict[str, dict[str, Array]] = {}
-        self.rows: dict[str, Rows] = {}
-        self.means: dict[str, Mean] = {}  # of the step before, the same on every rank
+        self.rows: dict[str, TableFormat] = {}
+        self.means: dict[str, StepMean] = {}  # of the step before, the same on every rank
         self.rates: dict[str, float] = {}  # the learning rate that what waits of a parameter is meant for
         self._joined: dict[tuple[Segment, str], Array] = {}
         self._held_back: list[tuple[Array, Array]] = []
@@ -77,7 +77,7 @@ class States:
 
     def of_sparse(self, name: str, x: Sparse, buffers: Iterable[str]) -> State:
         """Buffers for a tensor with sparse gradients. Pages that no gradient has touched take no memory."""
-        self.rows[name] = Rows(x.shape, x.dtype, x.width)
+        self.rows[name] = TableFormat(x.shape, x.dtype, x.width)
         mine = self.by_name.setdefault(name, {})
         for buffer in buffers:
             if mine.get(buffer, np.empty(0)).size != x.numel:
@@ -143,7 +143,7 @@ class States:
             known = rate
         self.rates[name] = known
 
-    def mean_before(self, name: str) -> Mean | None:
+    def mean_before(self, name: str) -> StepMean | None:
         """The step before's mean of a parameter that has buffers."""
         return self.means.get(name) if name in self.by_name else None
 
@@ -228,10 +228,10 @@ def _rescale_residual(buffers: Mapping[str, Array], factor: float, lead: float) 
             part += kind((1 - factor) * lead) * moving
 
 
-def _read(name: str, kept: Any) -> tuple[Array, Rows | None]:
+def _read(name: str, kept: Any) -> tuple[Array, TableFormat | None]:
     if not isinstance(kept, Mapping):
         return _numbers(name, kept).copy(), None
-    rows = Rows(tuple(kept["shape"]), kept["dtype"], int(kept["width"]))
+    rows = TableFormat(tuple(kept["shape"]), kept["dtype"], int(kept["width"]))
     values = _numbers(name, kept["values"])
     if rows.dtype not in DTYPES:
         raise InputError(f"the state has rows of {rows.dtype!r} for {name!r}, not of one of {', '.join(DTYPES)}")
@@ -241,7 +241,7 @@ def _read(name: str, kept: Any) -> tuple[Array, Rows | None]:
     return full, rows
 
 
-def _read_mean(name: str, kept: Mapping[str, Any], sizes: set[int]) -> Mean:
+def _read_mean(name: str, kept: Mapping[str, Any], sizes: set[int]) -> StepMean:
     """A mean's indices lie within the parameter's buffers, where there are any."""
     values, rate = _numbers(name, kept["values"]).copy(), kept.get("rate")
     if len(sizes) > 1:
@@ -250,7 +250,7 @@ def _read_mean(name: str, kept: Mapping[str, Any], sizes: set[int]) -> Mean:
     if indices.dtype not in (np.int32, np.int64):
         raise InputError(f"the state has indices of {indices.dtype} for {name!r}")
     Sparse(indices, values, (next(iter(sizes), 2**62),))
-    return Mean(indices, values, None if rate is None else _read_rate(rate))
+    return StepMean(indices, values, None if rate is None else _read_rate(rate))
 
 
 def _read_rate(rate: Any) -> float:
