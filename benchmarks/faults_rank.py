@@ -198,7 +198,7 @@ def leave(kind: str, exchange: str, store: str, rank: int) -> Any:
     if exchange == LOCAL:
         link = local_steps(model, optimizer, BASE, every=2, overlap=1)
     else:
-        link = attach(model, "auto" if exchange == AUTO else BASE, dense_below=1)
+        link = attach(model, "auto" if exchange == AUTO else BASE, dense_below=1, optimizer=None)
     for step in range(10):
         optimizer.zero_grad()
         model(batch(rank, step)).square().mean().backward()
