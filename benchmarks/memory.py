@@ -45,7 +45,7 @@ def measure(rank: int, scheme: str, dtype: str, parameters: int, folder: str) ->
     model = DDP(torch.nn.Sequential(*layers).to(kind))
     train(model, 3, kind)
     before = resident()
-    with attach(model, scheme):
+    with attach(model, scheme, optimizer=None):
         train(model, STEPS, kind)
         taken = (resident() - before) / (len(layers) * SIDE**2)
     if rank == 0:

@@ -34,7 +34,7 @@ from sparsewire.lab.tasks.scores import HIGHER, UNITS, shown
 from sparsewire.lab.tasks.task import Data, Part, Task, evaluate, loss_of
 from sparsewire.planning.cost.volume import Tally
 from sparsewire.torch.ddp.bucket import to_coo
-from sparsewire.torch.optimizers import fit_optimizer
+from sparsewire.torch.optimizers import fit_optimizers, read_optimizers
 from sparsewire.training.averager import Averager
 from sparsewire.training.schedule import Settings
 
@@ -78,10 +78,10 @@ class Rank:
         self.model, self.cell, settings = model, cell, cell.settings(model)
         self.named = dict(model.named_parameters())
         self.optimizer = cell.task.optimizer(model, cell.rate)
-        fit = fit_optimizer(self.optimizer, settings, self.named) if cell.fits else None
+        fit = fit_optimizers(read_optimizers(self.optimizer), settings, self.named) if cell.fits else None
         self.averager = Averager(comm, replace(settings, momenta=fit.momenta, rates=fit.rates) if fit else settings)
         if fit:
-            fit.attach(lambda: self.averager.was_sparse)
+            fit.attach(lambda: self.averager.was_sparse, str)
 
     def step(self, step: int, part: Part) -> float:
         for group in self.optimizer.param_groups:
