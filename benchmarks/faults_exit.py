@@ -25,7 +25,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 if where == LOCAL:
     rounds = local_steps(model, optimizer, "topk(5%)", every=2, overlap=1)
 elif where == "auto":
-    link = attach(model, "auto", dense_below=1)
+    link = attach(model, "auto", dense_below=1, optimizer=optimizer)
 elif where != PLAIN:
     link = attach(
         model, "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9)", optimizer=optimizer,
