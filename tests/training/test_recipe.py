@@ -140,6 +140,10 @@ def test_it_prints_as_the_whole_call() -> None:
     )
 
 
+def test_one_optimizer_with_two_kinds_of_groups_is_one() -> None:
+    assert "optimizer=optimizer" in repr(Recipe.of([SGD, PLAIN])) and "optimizer=[…]" in repr(Recipe.of([ADAM, MUON]))
+
+
 def test_a_printed_call_makes_the_same_recipe() -> None:
     for facts, steps in itertools.product([[SGD], [PLAIN], [ADAM], [MUON]], [None, 50, 5000]):
         first = Recipe.of(facts, total_steps=steps)

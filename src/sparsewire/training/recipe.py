@@ -108,7 +108,7 @@ class Recipe:
     def __repr__(self) -> str:
         settings = [f"select_per={self.select_per!r}".replace("'", '"')] * (self.select_per != "parameter")
         settings += [f"ratio_schedule={self.ratio_schedule!r}"] * (self.ratio_schedule is not None)
-        behind = {0: "None", 1: "optimizer"}.get(len(self.optimizers), "[…]")
+        behind = {0: "None", 1: "optimizer"}.get(len({one.name for one in self.optimizers}), "[…]")
         return f"{self.function}, {', '.join([_quoted(self.scheme), f'optimizer={behind}', *settings])})"
 
     def text(self) -> str:
