@@ -20,7 +20,7 @@ from ..checks import find_ddp, named_parameters
 from ..group import CommGroup
 from ..optimizers import NOT_GIVEN, Given, check_follow_rate, fit_optimizers, read_optimizers
 from ..prune import find_masks, masked
-from .auto_link import AutoLink, open_controller, steered
+from .auto_link import AutoLink, auto_settings, open_controller
 from .choose import auto_of, choose, say, sparse_ones
 from .fourier import fourier_for
 from .hook import free_hook
@@ -97,7 +97,7 @@ def attach(
                 recipe.ratio_schedule, scaler, seed, on_step, timeout, clip_norm, nodes,
             )  # fmt: skip
             if auto is not None:
-                settings = steered(settings, auto)
+                settings = auto_settings(settings, auto)
             fit = fit_optimizers(behind, settings, named)
             check_follow_rate(follow_rate, fit)
             if fit is not None:

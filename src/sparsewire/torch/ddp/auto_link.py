@@ -43,8 +43,8 @@ from .streams import future_on
 Promise = torch.futures.Future[torch.Tensor]
 
 
-def steered(settings: Settings, auto: Auto) -> Settings:
-    """The settings with a schedule that can be steered; each candidate must suit them."""
+def auto_settings(settings: Settings, auto: Auto) -> Settings:
+    """The settings with a schedule that the controller sets; each candidate must suit them."""
     if settings.nodes not in (None, 1):
         raise InputError("auto predicts ranks that are all alike: leave nodes out, or name a scheme instead of auto")
     schedule = settings.schedule
