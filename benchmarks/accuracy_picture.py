@@ -32,7 +32,7 @@ def draw_task(axes: Any, name: str, found: Sequence[Outcome]) -> None:
     groups, factor = grouped_by_rule(found), 100 if TASKS[name].score == "accuracy" else 1
     for place, ((_, rule, _), some) in enumerate(groups.items()):
         means = [factor * min(max(mean(seeds), LEAST), MOST) for seeds in grouped(some, *SETTING).values()]
-        axes.plot([place] * len(means), means, "o", color=colour(rule), alpha=0.6)
+        axes.plot([place] * len(means), means, "o", color=colour(rule))
         axes.plot([place, place], [min(means), max(means)], color=colour(rule))
     axes.axhline(0, color=BLACK, linewidth=1)
     labels = [f"{rule}, c = {coverage}" for _, rule, coverage in groups]

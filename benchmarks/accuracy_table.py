@@ -136,7 +136,7 @@ def _described(name: str, records: Sequence[Record]) -> str:
 def worst_table(found: Sequence[Outcome]) -> str:
     headers = ["task", "coverage", "rule", "settings", "runs", "mean", "worst setting", "worst seed", "over the limit",
                "diverged"]  # fmt: skip
-    return table(headers, [_worst_line(*key, some) for key, some in grouped_by_rule(found).items()])
+    return table(headers, [_worst_line(key, some) for key, some in grouped_by_rule(found).items()])
 
 
 def grouped_by_rule(found: Sequence[Outcome]) -> dict[tuple[Any, ...], list[Outcome]]:
@@ -145,9 +145,9 @@ def grouped_by_rule(found: Sequence[Outcome]) -> dict[tuple[Any, ...], list[Outc
     return dict(sorted(groups.items(), key=lambda item: (*item[1][0].order[:3], [*RULES].index(item[0][1]))))
 
 
-def _worst_line(name: str, rule: str, coverage: str, some: Sequence[Outcome]) -> list[str]:
-    settings = [*grouped(some, *SETTING).values()]
-    kind = TASKS[name].score
+def _worst_line(key: tuple[Any, ...], some: Sequence[Outcome]) -> list[str]:
+    name, rule, coverage = key
+    kind, settings = TASKS[name].score, [*grouped(some, *SETTING).values()]
     figures = (mean(some), worst(name, map(mean, settings)), worst(name, (one.difference for one in some)))
     missed, diverged = sum(map(misses, settings)), sum(one.diverged for one in some)
     return [name, coverage, rule, str(len(settings)), str(len(some)), *(shown(kind, value, "+") for value in figures),
