@@ -112,7 +112,9 @@ def show(records: Sequence[Record]) -> str:
         return "no rule was trained beside dense training yet: name --tasks"
     machines = [record["machine"] for record in records if "machine" in record]
     lines = [measure.machine_line(machines[-1])] if machines else []
-    return "\n".join([*lines, *about(records), "", worst_table(found), "", settings_table(found)])
+    by_task = [[one for one in found if one.record["name"] == name] for name in TASKS]
+    tables = [worst_table(found), *(settings_table(some) for some in by_task if some)]
+    return "\n\n".join(["\n".join([*lines, *about(records)]), *tables])
 
 
 def about(records: Sequence[Record]) -> list[str]:
@@ -155,7 +157,7 @@ def _worst_line(key: tuple[Any, ...], some: Sequence[Outcome]) -> list[str]:
 
 
 def settings_table(found: Sequence[Outcome]) -> str:
-    """A line for each setting, a column for each rule: the mean over the seeds, and the worst of them."""
+    """A line for each setting of a task, a column for each rule: the mean over the seeds, and the worst of them."""
     rules = [rule for rule in RULES if any(one.record["rule"] == rule for one in found)]
     headers = ["task", "ranks", "spread", "rate", "coverage", "seeds", "dense", *rules]
     return table(headers, [_setting_line(key, some, rules) for key, some in grouped(found, *SETTING).items()])
