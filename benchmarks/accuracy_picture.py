@@ -13,7 +13,6 @@ from sparsewire.errors import InputError
 from sparsewire.lab.pictures import BLACK, BLUE, GREEN, MINT, RED, YELLOW, label_axes, new_figure, save_figure
 
 COLOURS = {"gain": GREEN, "gmc": YELLOW, "dgc": BLUE, "residual": RED}
-LEAST, MOST = -0.05, 0.2  # accuracies further from dense than that are drawn at the edge
 
 
 def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -31,14 +30,14 @@ def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
 def draw_task(axes: Any, name: str, found: Sequence[Outcome]) -> None:
     groups, factor = grouped_by_rule(found), 100 if TASKS[name].score == "accuracy" else 1
     for place, ((_, rule, _), some) in enumerate(groups.items()):
-        means = [factor * min(max(mean(seeds), LEAST), MOST) for seeds in grouped(some, *SETTING).values()]
+        means = [factor * mean(seeds) for seeds in grouped(some, *SETTING).values()]
         axes.plot([place] * len(means), means, "o", color=colour(rule))
         axes.plot([place, place], [min(means), max(means)], color=colour(rule))
     axes.axhline(0, color=BLACK, linewidth=1)
     labels = [f"{rule}, c = {coverage}" for _, rule, coverage in groups]
     axes.set_xticks(range(len(groups)), labels, rotation=90)
     what = "points of test accuracy, higher is better" if factor == 100 else "nats of test loss, lower is better"
-    label_axes(axes, "", what, f"{TASKS[name].what}: difference to dense, a dot per setting")
+    label_axes(axes, "", what, f"{name}: difference to dense, a dot per setting")
 
 
 def colour(rule: str) -> str:

@@ -108,6 +108,19 @@ def test_what_diverges_is_flagged(folder: Path) -> None:
     assert len(tables.outcomes([*dense, *rows])) == 2, "where dense does not train, nothing is compared"
 
 
+def test_a_gradient_that_is_not_finite_ends_a_training_not_the_command(folder: Path) -> None:
+    records, text = trained(folder, "--rates", 1e30, "--rules", "gain")
+    assert [row["rule"] for row in records] == ["dense", "gain"]
+    assert all(row["score"] == 0.1 and row["losses"] is None for row in records), "as a guess of ten classes"
+    assert "no rule was trained beside dense" in text
+
+
+def test_the_tables_in_the_docs_are_those_of_the_results() -> None:
+    docs, tables = Path(__file__).parents[2] / "docs", load_benchmark("accuracy_table")
+    records = [record for _, record in results.read(docs / "results" / "accuracy.jsonl")]
+    assert tables.show(records) in (docs / "BENCHMARKS.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("words", [["--coverage", "0"], ["--coverage", "some"], ["--factors", "-1"]])
 def test_numbers_that_are_none_are_refused(tmp_path: Path, words: list[str]) -> None:
     done = run("--tasks", "mnist", "-o", tmp_path / "out.jsonl", *words)
