@@ -1,126 +1,188 @@
-"""What compression costs in accuracy behind momentum and Adam: `benchmarks/accuracy.py --data FOLDER`.
+"""Which rule keeps dense training's accuracy at the worst: `benchmarks/accuracy.py --data FOLDER -o FILE.jsonl`.
 
-Four ranks are threads of this process (see training.py); with AdamW the rate rises for a tenth of the steps before it
-falls. Every rule trains at the rate that is dense training's best of `--rates`: none of them is tuned. Parameters of
-fewer than 1,024 elements travel dense.
+Ranks are threads of this process and train through `Averager` (see training.py) with the default codecs; parameters of
+fewer than 1,024 elements travel dense. The ratio is coverage / steps: a coverage of 20 sends each element 20 times in
+all on average. Rules are compared with dense training of the same seed, batches, steps and rate.
 
-dense      no compression
-residual   error feedback; the momentum, or Adam's β1, stays in the optimizer behind it
-dgc        momentum correction; with AdamW, error feedback and β1 = 0
-gmc        global momentum compression (SGD only)
-ours       with SGD, dgc with a ratio that falls as 1/t, the same on average, one threshold for the whole model, and
-           what waits following the learning rate (follow_rate=True); with AdamW, the same with error feedback and
-           β1 = 0
-longer     ours at the smallest ratio with `--longer` times the steps
+gain, gmc, dgc     memories for SGD with momentum
+residual           error feedback, for AdamW with β1 = 0
+…+model            one threshold for the whole model instead of a ratio for each parameter
+…+falling          the ratio falls as 1/t, the same on average
 
-"to 90 %": steps until the training loss, a moving mean, has fallen by 90 % of what dense's falls in all.
+1. For each task, number of ranks and spread of the data dense training's best rate is chosen, at a seed of its own, by
+   data that is not reported.
+2. Every rule trains at that rate times each of `--factors`. None of them is tuned.
+
+Each training is a line of FILE.jsonl as soon as it has ended. What is there is not trained again, so a run that was
+interrupted goes on with the same command. Without `--tasks` nothing is trained: the file is shown.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import itertools
+import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
-import training
-from accuracy_picture import RULES, draw, groups
+from accuracy_picture import draw
+from accuracy_rules import DENSE, RULES, SPREADS, Cell, train
+from accuracy_table import show
 from accuracy_tasks import TASKS
-from script import add_arguments, run_script
-from torch import nn
-from training import Comparison, Row
 
-import sparsewire as sw
-from sparsewire.lab.arguments import count, share
-from sparsewire.lab.tables import table
-from sparsewire.lab.tasks.task import MOMENTUM, Task
-from sparsewire.training.schedule import SchemeSchedule, Settings, falling_ratio
+from sparsewire.errors import SparsewireError
+from sparsewire.lab import measure, results
+from sparsewire.lab.arguments import count, output_file
+from sparsewire.lab.tasks.scores import HIGHER
+from sparsewire.lab.tasks.task import Data
 
-
-@dataclass(frozen=True)
-class Cell(training.Cell):
-    """One training."""
-
-    ratio: float
-
-    @property
-    def task(self) -> Task:
-        return TASKS[self.name]
-
-    @property
-    def fits(self) -> bool:
-        return self.rule not in ("dense", "residual")
-
-    def settings(self, model: nn.Module) -> Settings:
-        ours = self.rule in ("ours", "longer")
-        held = (ours or self.rule in ("dgc", "gmc")) and not self.task.adam
-        memory = f"{'gmc' if self.rule == 'gmc' else 'dgc'}(momentum={MOMENTUM})" if held else "residual"
-        scheme = sw.scheme(f"topk({self.ratio}) | memory={memory}")
-        falling = falling_ratio(self.steps, self.ratio) if ours else None
-        schedule = SchemeSchedule(scheme, self.steps if self.rule == "dense" else 0, falling)
-        return Settings(schedule, seed=self.seed, select_per="model" if ours else "parameter", follow_rate=ours)
-
-    def facts(self, model: nn.Module) -> Row:
-        return {**super().facts(model), "ratio": None if self.rule == "dense" else self.ratio}
+TUNING_SEED = 0
+DEFAULT_RULES = [rule for rule in RULES if rule not in ("gmc+model+falling", "residual+falling", "residual+model")]
 
 
-def plan(options: argparse.Namespace, name: str, rate: float, seed: int) -> Iterator[Cell]:
-    """Dense first, which the others are compared with."""
+def key_of(record: Mapping[str, Any]) -> str:
+    """All that decides a training's result."""
+    return results.key_of({name: record[name] for name in ("tuning", *(field.name for field in fields(Cell)))})
+
+
+class Trainings:
+    """The file of results, to which trainings are added."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self._path, self._folder = path, folder
+        records = [record for _, record in results.read(path) if "rule" in record]
+        self._ended = {key_of(record): record for record in records}
+        self._data: dict[str, Data] = {}
+        self._started = False
+
+    def __call__(self, cell: Cell, tuning: bool = False) -> dict[str, Any]:
+        """The record of a cell, which is trained unless the file has it."""
+        key = key_of({**cell.record(), "tuning": tuning})
+        if key not in self._ended:
+            data = self._load(cell.name)
+            self._begin()
+            self._ended[key] = {"tuning": tuning, **train(data, cell, tuning)}
+            results.append(self._path, self._ended[key])
+        return self._ended[key]
+
+    def _load(self, name: str) -> Data:
+        if name not in self._data:
+            self._data = {name: TASKS[name].load(self._folder)}  # one at a time
+        return self._data[name]
+
+    def _begin(self) -> None:
+        """A line for each start says where its trainings ran."""
+        if not self._started:
+            results.append(self._path, {"machine": measure.machine()})
+        self._started = True
+
+
+# --- what is trained -------------------------------------------------------------------------------------------------
+
+
+def settings_of(options: argparse.Namespace, name: str) -> list[Cell]:
+    """Dense training in each of a task's settings, at no rate yet."""
+    spreads = [spread for spread in options.spreads if spread == "iid" or TASKS[name].score == "accuracy"]
     steps = options.steps or TASKS[name].steps
-    yield Cell(name, "dense", seed, rate, steps, options.ratios[0])
-    for rule in options.rules:
-        if rule != "dense" and not (rule == "gmc" and TASKS[name].adam):
-            yield from (Cell(name, rule, seed, rate, steps, ratio) for ratio in options.ratios)
-    if options.longer > 1:
-        yield Cell(name, "longer", seed, rate, options.longer * steps, min(options.ratios))
+    return [Cell(name, DENSE, TUNING_SEED, 0.0, steps, ranks, spread)
+            for ranks, spread in itertools.product(options.ranks, spreads)]  # fmt: skip
 
 
-def compared(row: Row, dense: Row) -> Row:
-    """The row with what it says beside dense's of the same seed."""
-    target = dense["curve"][0] - 0.9 * (dense["curve"][0] - dense["curve"][-1])
-    reached = next((step + 1 for step, loss in enumerate(row["curve"]) if loss <= target), None)
-    return {
-        **row,
-        "difference": row["score"] - dense["score"],
-        "to_90": reached,
-        "fewer": dense["bytes"] / row["bytes"],
-    }
+def best_rate(trainings: Trainings, setting: Cell, rates: Sequence[float]) -> float:
+    """Dense training's best of several rates; one is taken as it is."""
+    if len(rates) == 1:
+        return rates[0]
+    pick = max if setting.task.score in HIGHER else min
+    return pick(rates, key=lambda rate: trainings(replace(setting, rate=rate), tuning=True)["score"])
 
 
-ACCURACY = Comparison(TASKS, plan, compared)
+def cells(options: argparse.Namespace, tuned: Sequence[Cell]) -> Iterator[Cell]:
+    """Those of a task: all settings at a coverage and a seed before the next, dense training before the rules."""
+    rules = [rule for rule in options.rules if RULES[rule].adam == tuned[0].task.adam] if tuned else []
+    for seed, coverage, setting, factor in itertools.product(options.seeds, options.coverage, tuned, options.factors):
+        dense = replace(setting, seed=seed, factor=factor, rate=setting.rate * factor)
+        yield dense
+        yield from (replace(dense, rule=rule, coverage=coverage) for rule in rules)
 
 
-def line(key: tuple[str, str, float | None], some: Sequence[Row]) -> list[str]:
-    task, rule, ratio = key
-    means = {name: statistics.fmean(row[name] for row in some) for name in ("score", "difference", "bytes", "fewer")}
-    reached = [row["to_90"] for row in some if row["to_90"] is not None]
-    steps = f"{statistics.fmean(reached):.0f}" if len(reached) == len(some) else f"{len(reached)} of {len(some)} did"
-    by_seed = " ".join(ACCURACY.points(task, row["difference"], "+") for row in some) if rule != "dense" else ""
-    difference = ACCURACY.points(task, means["difference"], "+") if rule != "dense" else ""
-    score = ACCURACY.points(task, means["score"])
-    return [task, f"{ratio:.1%}" if ratio else "", rule, score, difference, by_seed, steps,
-            f"{means['bytes'] / 1e6:.2f}", f"{means['fewer']:.0f}"]  # fmt: skip
+def run(options: argparse.Namespace) -> None:
+    trainings = Trainings(options.output, options.data)
+    for name in options.tasks:
+        rates = options.rates or TASKS[name].rates
+        tuned = [replace(one, rate=best_rate(trainings, one, rates)) for one in settings_of(options, name)]
+        planned = list(cells(options, tuned))
+        with measure.progress(len(planned)) as advance:
+            for cell in planned:
+                advance(str(cell))
+                trainings(cell)
 
 
-def show(result: Row) -> str:
-    headers = ["task", "ratio", "rule", "score", "against dense", "by seed", "to 90 %", "MB a rank", "× fewer"]
-    lines = [line(key, some) for key, some in groups(result["rows"]).items()]
-    return "\n".join([*ACCURACY.about(result), "", table(headers, lines)])
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def coverage(word: str) -> float:
+    try:
+        found = math.inf if word == "all" else float(word)
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a coverage: density × steps, above 0, or all")
+    return found
+
+
+def factor(word: str) -> float:
+    try:
+        found = float(word)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number above 0")
+    return found
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add_arguments(parser, TASKS)
-    rules = [rule for rule in RULES if rule != "longer"]
-    parser.add_argument("--rules", nargs="+", choices=rules, default=rules, help="dense is always trained")
-    parser.add_argument("--ratios", nargs="+", type=share, default=[0.01, 0.001], help="default: 1%% 0.1%%")
-    parser.add_argument("--longer", type=count, default=1, metavar="N", help="ours with N times the steps as well")
+    add, seeds = parser.add_argument, [11, 12, 13]
+    add("--data", type=Path, default=Path(), metavar="FOLDER", help="with mnist.npz and the others")
+    add("-o", "--output", type=output_file, default=Path("accuracy.jsonl"), metavar="FILE.jsonl")
+    add("--tasks", nargs="*", choices=list(TASKS), default=[], help="default: none, the file is shown")
+    add("--rules", nargs="+", choices=list(RULES), default=DEFAULT_RULES, help="dense is always trained")
+    add("--coverage", nargs="+", type=coverage, default=[20.0, 7.0, 60.0], metavar="C", help="all: everything is sent")
+    add("--ranks", nargs="+", type=count, default=[2, 4, 8])
+    add("--spreads", nargs="+", choices=SPREADS, default=list(SPREADS), help="classes: two a rank, for images")
+    add("--factors", nargs="+", type=factor, default=[1.0, 1.5], help="of dense training's best rate")
+    add("--rates", nargs="+", type=factor, help="to choose from; one is taken as it is; default: the task's")
+    add("--seeds", nargs="+", type=count, default=seeds, help=f"default: {' '.join(map(str, seeds))}")
+    add("--steps", type=count, help="default: the task's")
+    add("--add", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help="results to show as well")
+    add("--nice", action="store_true", help="leave the processors to others")
+    add("--picture", type=output_file, metavar="OUT.png")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_script(parse(argv), ACCURACY.run, show, draw)
+    """The exit status; what is wrong with the input is said in one line."""
+    options = parse(argv)
+    try:
+        measure.need_for_picture(options.picture)
+        if options.nice:
+            os.nice(19)
+        if options.tasks:
+            results.prepare(options.output)
+            with results.alone(options.output):
+                run(options)
+        records = [record for path in (options.output, *options.add) for _, record in results.read(path)]
+        print(show(records))
+        if options.picture:
+            draw(records, options.picture)
+    except (SparsewireError, OSError) as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """What the scripts share that compare rules by training: ranks as threads, the choice of the rate, the whole run.
 
-Four ranks are threads of this process, each with its own replica of model and optimizer, its own batches and its own
-`Averager`: the rules as a training runs them, but no DDP and no network. All rules of a seed start from the same
-weights, see the same batches (drawn with replacement) and make the same number of steps, while the rate falls linearly
-to 0. The rate is dense training's best, at a seed of its own, by a part of the data that is not reported.
+The ranks, four unless a cell says otherwise, are threads of this process, each with its own replica of model and
+optimizer, its own batches and its own `Averager`: the rules as a training runs them, but no DDP and no network. All
+rules of a seed start from the same weights, see the same batches (drawn with replacement) and make the same number of
+steps, while the rate falls linearly to 0. The rate is dense training's best, at a seed of its own, by a part of the
+data that is not reported.
 """
 
 from __future__ import annotations
@@ -42,11 +43,16 @@ RANKS, TUNING_SEED = 4, 0
 Row = dict[str, Any]
 
 
+class NotFinite(InputError):
+    """A training met a gradient with NaN or infinity."""
+
+
 @dataclass(frozen=True)
 class Cell(script.Cell, ABC):
     """One training."""
 
     steps: int
+    ranks: int = RANKS
 
     @property
     @abstractmethod
@@ -63,6 +69,14 @@ class Cell(script.Cell, ABC):
     def given(self, gradient: Sparse) -> Sparse | Array:
         """A sparse gradient as it is handed over; an array travels dense."""
         return gradient
+
+    def drawn_from(self, data: Data, rank: int) -> Part:
+        """The examples that a rank draws its batches from."""
+        return data.train
+
+    def tested(self, part: Part) -> Part:
+        """The examples of a part that are tested."""
+        return part
 
     def facts(self, model: nn.Module) -> Row:
         return {"task": self.name, "rule": self.rule, "seed": self.seed, "rate": self.rate, "steps": self.steps}
@@ -99,7 +113,7 @@ class Rank:
         given = {name: self._given(gradient) for name, gradient in gradients.items()}
         self.averager.put(given)
         if not self.averager.finish():
-            raise InputError(f"{self.cell} met a gradient that is not finite")
+            raise NotFinite(f"{self.cell} met a gradient that is not finite")
         for name, gradient in gradients.items():
             self.named[name].grad = as_gradient(self.averager.sparse_means.get(name, given[name]), gradient)
 
@@ -126,7 +140,7 @@ def train_rank(comm: Communicator, model: nn.Module, data: Data, cell: Cell) -> 
     cell.task.prepare(replica)
     rank = Rank(tally, replica, cell)
     draw = torch.Generator().manual_seed(1000 * cell.seed + comm.rank)
-    x, y = data.train
+    x, y = cell.drawn_from(data, comm.rank)
     losses = []
     for step in range(cell.steps):
         chosen = torch.randint(len(x), (cell.task.batch,), generator=draw)
@@ -139,9 +153,9 @@ def train(data: Data, cell: Cell, tuning: bool = False) -> Row:
     """What came of a training; batch norms are those of rank 0, as with DDP."""
     torch.manual_seed(cell.seed)
     model, start = cell.task.model(data), time.process_time()
-    ranks = run_ranks(RANKS, lambda comm: train_rank(comm, model, data, cell), timeout=600)
+    ranks = run_ranks(cell.ranks, lambda comm: train_rank(comm, model, data, cell), timeout=600)
     losses = [statistics.fmean(some) for some in zip(*(found[1] for found in ranks), strict=True)]
-    score = evaluate(ranks[0][0], data.valid if tuning else data.test, cell.task.score)
+    score = evaluate(ranks[0][0], cell.tested(data.valid if tuning else data.test), cell.task.score)
     sent = {key: statistics.fmean(found[2][key] for found in ranks) for key in ("bytes", "wire")}
     seconds = round(time.process_time() - start, 1)
     return {**cell.facts(model), "score": score, "curve": smooth(losses), **sent, "ways": ranks[0][2]["ways"],
