@@ -9,6 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import warm
@@ -16,6 +17,7 @@ from benchmark import FOLDER, load_benchmark
 from command_line import run
 
 from sparsewire.errors import SparsewireError
+from sparsewire.lab.net import ranks
 from sparsewire.lab.net.network import Network, burst, obstacle
 
 if importlib.util.find_spec("torch") is None:
@@ -59,7 +61,8 @@ def measured(name: str, out: Path, *words: str):
 def trained(folder: Path, *words: object) -> list[dict[str, Any]]:
     """The results of trainings of the smallest model."""
     tiny = ("--workload", "synthetic-10k", "--warmup", 1, *words)
-    assert run("lab", "train", *tiny, "-o", folder / "a.jsonl") == 0
+    with mock.patch.object(ranks, "subprocess", warm.WORKERS):
+        assert run("lab", "train", *tiny, "-o", folder / "a.jsonl") == 0
     assert f"sparsewire-{os.getpid()}-" not in namespaces()
     return [json.loads(line) for line in (folder / "a.jsonl").read_text().splitlines()]
 

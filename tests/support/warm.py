@@ -6,6 +6,7 @@ a program starts (tests/package/test_package.py, command lines of launchers) sti
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from unittest import mock
 
 LIMIT = 110.0  # seconds
 QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+CLONE_NEWNET = 0x40000000
 _context = multiprocessing.get_context("forkserver")
 _modules = ["torch", "torch._dynamo", "sparsewire.torch"]
 
@@ -107,9 +109,9 @@ class Worker:
     """Stands in for the `subprocess.Popen` of `python -m module words…` that `lab/net/ranks.py` calls."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], **_: Any) -> None:
-        at = command.index("-m") + 1
+        at, namespace = command.index("-m") + 1, command[3] if _in_namespace(command) else None
         theirs, ours = zip(_context.Pipe(duplex=False), *(_context.Pipe(duplex=False)[::-1] for _ in "oe"), strict=True)
-        self._process = start(_be_module, command[at], command[at + 1 :], dict(env), theirs)
+        self._process = start(_be_module, command[at], command[at + 1 :], dict(env), theirs, namespace)
         self.stdin, self.stdout, self.stderr = (_file(one, "wb" if one.writable else "rb") for one in ours)
         for its in theirs:
             its.close()
@@ -132,8 +134,12 @@ def _file(connection: Any, mode: str) -> IO[Any]:
         return os.fdopen(os.dup(connection.fileno()), mode, buffering=0)
 
 
-def _be_module(module: str, words: Sequence[str], environment: dict[str, str], streams: Sequence[Any]) -> None:
+def _be_module(
+    module: str, words: Sequence[str], environment: dict[str, str], streams: Sequence[Any], namespace: str | None
+) -> None:
     os.setsid()
+    if namespace is not None:
+        _enter(namespace)
     os.environ.clear()
     os.environ.update(environment)
     for number, connection in enumerate(streams):
@@ -142,9 +148,21 @@ def _be_module(module: str, words: Sequence[str], environment: dict[str, str], s
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
+def _in_namespace(command: Sequence[str]) -> bool:
+    return list(command[:3]) == ["ip", "netns", "exec"] and command[4] == sys.executable
+
+
+def _enter(namespace: str) -> None:
+    """The process moves into the network namespace; ranks need no more of what `ip netns exec` does."""
+    with open(f"/var/run/netns/{namespace}") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {namespace}")
+
+
 def start_worker(command: Sequence[str], **settings: Any) -> Any:
-    """As `subprocess.Popen`: forked, but for what another command starts (`ip netns exec …`)."""
-    return (Worker if command[0] == sys.executable else subprocess.Popen)(command, **settings)
+    """As `subprocess.Popen`: forked, if it is Python that is started, in a namespace of its own or not."""
+    ours = command[0] == sys.executable or _in_namespace(command)
+    return (Worker if ours else subprocess.Popen)(command, **settings)
 
 
 WORKERS = SimpleNamespace(Popen=start_worker, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
