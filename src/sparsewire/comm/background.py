@@ -2,7 +2,8 @@
 
 An interpreter that ends (before Python 3.14) unwinds every thread that asks for its lock. If such a thread is within
 C++ code that may not be unwound, as torch's is, the process aborts: "terminate called without an active exception".
-So every thread that calls torch is started here, and is told to end, and waited for, when the interpreter ends.
+So every thread that calls torch is started here, and is told to end, and waited for, when the interpreter ends. The
+engine's own threads are nobody's to end; `at_end` waits for what they still hold.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sparsewire.errors import CommTimeout
 
 Result = TypeVar("Result")
 AT_EXIT = 2.0  # seconds that all threads together are given to end with the interpreter
+_last: list[Callable[[], None]] = []  # what is called when they have ended
 _running: dict[threading.Thread, Callable[[], None]] = {}  # and what tells each of them to end
 
 
@@ -55,6 +57,12 @@ def within(seconds: float, call: Callable[[], Result], name: str) -> Result:
     return results[0]
 
 
+def at_end(call: Callable[[], None]) -> Callable[[], None]:
+    """Has the call made when the interpreter ends, after the threads of ours have ended."""
+    _last.append(call)
+    return call
+
+
 @atexit.register
 def _end_all() -> None:
     deadline, threads = time.monotonic() + AT_EXIT, list(_running.items())
@@ -64,3 +72,6 @@ def _end_all() -> None:
                 end()
     for thread, _ in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+    for call in _last:
+        with suppress(Exception):
+            call()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from sparsewire.errors import CommError, CommTimeout
 
-from . import process_group
+from . import background, process_group
 from .base import Communicator
 from .buffers import Array, BFloat16Bits, Bytes, BytesLike, as_bytes
 from .checks import check_contiguous, check_peer, check_reducible
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SUBGROUP_TAG = 0x5357  # of messages inside a part of a group that torch does not know
 Group: TypeAlias = "dist.ProcessGroup | Backend"
 RELEASE = 0.5  # seconds
+_open: weakref.WeakSet[TorchCommunicator] = weakref.WeakSet()
 
 
 class TorchCommunicator(Communicator):
@@ -53,6 +54,7 @@ class TorchCommunicator(Communicator):
         self._owns_group = False  # whether the group ends with this communicator
         self._lent: deque[weakref.ref[Array]] = deque(maxlen=64)  # the last arrays that the engine was given
         self._reduced: deque[torch.Tensor] = deque(maxlen=16)  # the last tensors; see `_await_release`
+        _open.add(self)
 
     @property
     def device(self) -> torch.device:
@@ -219,6 +221,13 @@ class TorchCommunicator(Communicator):
             # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
             traceback.clear_frames(error.__traceback__)
             raise translate(name, error) from None
+
+
+@background.at_end
+def _await_all() -> None:
+    """A thread of gloo's that lets go of an array when the interpreter has ended aborts the process."""
+    for comm in list(_open):
+        comm._await_release()
 
 
 def translate(name: str, error: Exception) -> CommError:
