@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,44 +10,24 @@ import torch
 from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.scheme import Spec
 from sparsewire.planning.auto import Auto
-from sparsewire.training.agree import agree, refuse
 from sparsewire.training.recipe import COVERAGE
 from sparsewire.training.schedule import Ratios
-from sparsewire.training.settings import Exclude, excluded, is_positive, read_settings
+from sparsewire.training.settings import Exclude
 
-from ..checks import find_ddp, named_parameters
-from ..group import CommGroup
-from ..optimizers import NOT_GIVEN, Given, check_follow_rate, fit_optimizers, read_optimizers
-from ..prune import find_masks, masked
-from .auto_link import AutoLink, auto_settings, open_controller
-from .choose import auto_of, choose, say, sparse_ones
-from .fourier import fourier_for
-from .hook import free_hook
+from ..optimizers import NOT_GIVEN, Given
 from .link import Link
+from .opening import Options, open_link
 
 
 def attach(
-    model: torch.nn.Module,
-    scheme: Spec | Auto | None = None,
-    *,
-    optimizer: Given = NOT_GIVEN,
-    total_steps: int | None = None,
-    coverage: float = COVERAGE,
-    ratio: float | None = None,
-    memory: str | Memory | None = None,
-    select_per: str | None = None,
-    dense_below: int = 1024,
-    exclude: Exclude = (),
-    warmup_steps: int = 0,
-    ratio_schedule: Ratios | None = None,
-    follow_rate: bool = False,
-    clip_norm: float | None = None,
-    scaler: torch.amp.GradScaler | None = None,
-    seed: int = 0,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
-    timeout: float | None = None,
+    model: torch.nn.Module, scheme: Spec | Auto | None = None, *, optimizer: Given = NOT_GIVEN,
+    total_steps: int | None = None, coverage: float = COVERAGE, ratio: float | None = None,
+    memory: str | Memory | None = None, select_per: str | None = None, dense_below: int = 1024,
+    exclude: Exclude = (), warmup_steps: int = 0, ratio_schedule: Ratios | None = None, follow_rate: bool = False,
+    clip_norm: float | None = None, scaler: torch.amp.GradScaler | None = None, seed: int = 0,
+    on_step: Callable[[dict[str, Any]], None] | None = None, timeout: float | None = None,
     nodes: int | str | None = None,
-) -> Link:
+) -> Link:  # fmt: skip
     """Compresses the model's gradients from the next backward on. Every rank calls it, with the same arguments.
 
     model: wrapped in DistributedDataParallel; torch.compile or Lightning Fabric may be around that.
@@ -80,42 +59,7 @@ def attach(
 
     A setting that one rank refuses is an error on every rank, at once.
     """
-    wrapped = find_ddp(model)
-    named = named_parameters(wrapped.module)
-    group = CommGroup(wrapped.process_group, timeout if is_positive(timeout) else None)
-    try:
-        try:
-            behind, dense = read_optimizers(optimizer), excluded(named, exclude)
-            recipe = choose(
-                scheme, optimizer, behind, sparse_ones(behind, named, dense, dense_below), total_steps=total_steps,
-                coverage=coverage, ratio=ratio, memory=memory, select_per=select_per, ratio_schedule=ratio_schedule,
-            )  # fmt: skip
-            auto = auto_of(scheme, recipe)
-            first: Any = recipe.scheme if auto is None else auto.plans[0]
-            settings = read_settings(
-                named, first, recipe.select_per, dense_below, lambda name, _: name in dense, warmup_steps,
-                recipe.ratio_schedule, scaler, seed, on_step, timeout, clip_norm, nodes,
-            )  # fmt: skip
-            if auto is not None:
-                settings = auto_settings(settings, auto)
-            fit = fit_optimizers(behind, settings, named)
-            check_follow_rate(follow_rate, fit)
-            if fit is not None:
-                settings = replace(settings, momenta=fit.momenta, rates=fit.rates, follow_rate=follow_rate)
-            if settings.schedule.scheme.exchange.uses_masks:
-                settings = replace(settings, masks=find_masks(named, wrapped.module))
-            hook = free_hook(wrapped)
-        except Exception as error:
-            refuse(group.comm, error)
-            raise
-        agree(group.comm, settings, named, {"auto": auto and str(auto), **masked(settings, named)})
-        names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named.items()}
-        fourier = fourier_for(group.comm, [settings.schedule.scheme] if auto is None else auto.plans, names)
-        say(recipe, group.comm.rank)
-        if auto is None:
-            return Link(names, group, settings, hook, fit, fourier, recipe)
-        controller = open_controller(group, auto, settings, sum(parameter.numel() for parameter in names))
-        return AutoLink(names, group, settings, hook, fit, fourier, controller, recipe)
-    except BaseException:
-        group.leave()
-        raise
+    return open_link(model, Options(
+        scheme, optimizer, total_steps, coverage, ratio, memory, select_per, dense_below, exclude, warmup_steps,
+        ratio_schedule, follow_rate, clip_norm, scaler, seed, on_step, timeout, nodes,
+    ))  # fmt: skip

@@ -25,29 +25,14 @@ logger = logging.getLogger("sparsewire")
 
 
 def local_steps(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scheme: Spec | None = None,
-    *,
-    every: Every | None = None,
-    total_steps: int | None = None,
-    coverage: float = COVERAGE,
-    outer: OuterSpec | None = None,
-    mean: str | None = None,
-    mask_momentum: bool | None = None,
-    dense_rounds: int = 0,
-    ratio_schedule: Ratios | None = None,
-    dense_below: int = 0,
-    exclude: Exclude = (),
-    buffers: str = "mean",
-    fragments: int = 1,
-    overlap: int = 0,
-    mix: float = 1.0,
-    seed: int = 0,
-    group: dist.ProcessGroup | Communicator | None = None,
-    on_round: OnRound | None = None,
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: Spec | None = None, *,
+    every: Every | None = None, total_steps: int | None = None, coverage: float = COVERAGE,
+    outer: OuterSpec | None = None, mean: str | None = None, mask_momentum: bool | None = None, dense_rounds: int = 0,
+    ratio_schedule: Ratios | None = None, dense_below: int = 0, exclude: Exclude = (), buffers: str = "mean",
+    fragments: int = 1, overlap: int = 0, mix: float = 1.0, seed: int = 0,
+    group: dist.ProcessGroup | Communicator | None = None, on_round: OnRound | None = None,
     timeout: float | None = None,
-) -> LocalLink:
+) -> LocalLink:  # fmt: skip
     """Lets every rank train alone; after `every` optimizer steps its weights' change is exchanged like a gradient.
 
     The model is not wrapped in DDP, the loop stays as it is. Every rank calls it, with the same arguments. Weights that
