@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import runpy
 from importlib.util import find_spec
-from pathlib import Path
 
 import jax_ranks
 import pytest

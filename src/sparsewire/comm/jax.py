@@ -43,7 +43,9 @@ class JaxCommunicator(Communicator):
     def __init__(self, timeout: float = 60.0, device_above: int | None = LARGE) -> None:
         state = distributed.global_state
         if state.client is None:
-            raise CommError("jax.distributed has no coordinator: call jax.distributed.initialize first, on every process")
+            raise CommError(
+                "jax.distributed has no coordinator: call jax.distributed.initialize first, on every process"
+            )
         if not timeout > 0:
             raise CommArgumentError(f"timeout is a number of seconds above 0, not {timeout!r}")
         super().__init__(state.process_id, state.num_processes)
@@ -51,7 +53,7 @@ class JaxCommunicator(Communicator):
         self._client: Any = state.client
         self._name, self._timeout = f"sparsewire/{next(_made)}", timeout
         self._rounds: Counter[tuple[int, ...]] = Counter()
-        self._held: dict[tuple[int, ...], str] = {}  # this rank's last message to these members, which they may be reading
+        self._held: dict[tuple[int, ...], str] = {}  # this rank's last key for these members
 
     @contextmanager
     def within_callback(self) -> Iterator[None]:
