@@ -1,4 +1,4 @@
-"""The `Communicator` of ranks that are threads of one process, processes of torch.distributed or processes of MPI.
+"""The `Communicator` of ranks: threads of one process, or processes of torch.distributed, MPI or jax.distributed.
 
 >>> from sparsewire.comm import run_ranks
 >>> run_ranks(2, lambda comm: [bytes(part) for part in comm.all_gather(b"ab"[: comm.rank + 1])])
@@ -13,14 +13,15 @@ from .base import Communicator
 from .threads import ThreadCommunicator, run_ranks
 
 if TYPE_CHECKING:
+    from .jax import JaxCommunicator
     from .mpi import MPICommunicator
     from .torch import TorchCommunicator
 
-__all__ = ["Communicator", "MPICommunicator", "ThreadCommunicator", "TorchCommunicator", "run_ranks"]
+__all__ = ["Communicator", "JaxCommunicator", "MPICommunicator", "ThreadCommunicator", "TorchCommunicator", "run_ranks"]
 
 
 def __getattr__(name: str) -> object:
-    """Import torch and mpi4py only for those who ask: both are slow, and MPI starts itself when imported."""
+    """Import torch, mpi4py and jax only for those who ask: all are slow, and MPI starts itself when imported."""
     if name == "TorchCommunicator":
         from .torch import TorchCommunicator
 
@@ -29,4 +30,8 @@ def __getattr__(name: str) -> object:
         from .mpi import MPICommunicator
 
         return MPICommunicator
+    if name == "JaxCommunicator":
+        from .jax import JaxCommunicator
+
+        return JaxCommunicator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
