@@ -6,8 +6,9 @@ NATIVE := $(wildcard src/sparsewire/kernels/native/*.cpp src/sparsewire/kernels/
 
 OLD       := .venv-old-torch
 OLD_TORCH := 2.4.0
+HOSTS     := .venv-hosts
 
-.PHONY: demo test test-old-torch check lint bench lab sanitize fuzz clean
+.PHONY: demo test test-old-torch test-hosts check lint bench lab sanitize fuzz clean
 
 demo: $(READY)
 	$(PY) -m sparsewire demo
@@ -22,6 +23,14 @@ test-old-torch:
 	$(OLD)/bin/python -m pip install -q 'torch==$(OLD_TORCH)' 'numpy<2.1'
 	$(OLD)/bin/python -m pip install -q '.[zstd]' pytest pytest-timeout hypothesis ml_dtypes
 	$(OLD)/bin/python -m pytest tests/torch tests/comm tests/training/test_local*.py tests/training/test_nodes.py
+
+# The tests of TensorFlow, Keras and JAX, in an environment of their own.
+test-hosts:
+	test -x $(HOSTS)/bin/python || python3 -m venv $(HOSTS)
+	PIP_CONSTRAINT=constraints-hosts.txt $(HOSTS)/bin/python -m pip install -q tensorflow-cpu keras jax optax flax \
+	  orbax-checkpoint numpy torch zstandard ml_dtypes pytest pytest-timeout hypothesis scikit-build-core nanobind
+	$(HOSTS)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py
 
 lint: $(READY)
 	$(VENV)/bin/ruff check src tests benchmarks examples
@@ -57,6 +66,6 @@ $(READY): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLD) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLD) $(HOSTS) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f src/sparsewire/kernels/_native*.so

@@ -1,6 +1,7 @@
 """The laws of a communicator, and the script that a gloo or MPI rank runs to try them.
 
     comm_ranks.py gloo OUT RANK SIZE STORE      one rank of a gloo group
+    comm_ranks.py tensorflow OUT RANK SIZE PORTS   one rank of a TensorFlow cluster
     comm_ranks.py mpi OUT                       one rank, started by mpirun
     comm_ranks.py mpi-raise OUT                 the same, but rank 1 fails while the others wait
 
@@ -383,6 +384,26 @@ def expect_lost_peer(comm: Communicator) -> None:
             comm.all_gather(b"still there?", "lost")
 
 
+def tensorflow(out: Path, rank: int, size: int, ports: str) -> None:
+    """At the end one of 2 ranks is late, or two of 3 are lost: after one failure TensorFlow ends all collectives."""
+    workers = [f"127.0.0.1:{port}" for port in ports.split(",")]
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
+    from sparsewire.comm import TensorFlowCommunicator
+
+    results: dict[str, str] = {}
+    comm, late = TensorFlowCommunicator(timeout=60), TensorFlowCommunicator(timeout=LIMIT if size == 2 else 60)
+    for name, law in LAWS.items():
+        attempt(results, name, lambda law=law: law(comm))
+    last = TensorFlowCommunicator()
+    last.barrier()
+    if rank == 0:
+        attempt(results, "failure", lambda: (expect_timeout if size == 2 else expect_lost_peer)(late))
+    elif size == 2:
+        time.sleep(2 * LIMIT)
+    (out / f"{rank}.json").write_text(json.dumps(results))
+    os._exit(0)
+
+
 def mpi(out: Path) -> None:
     from mpi4py import MPI
 
@@ -425,7 +446,7 @@ def mpi_raise(out: Path) -> None:
 
 if __name__ == "__main__":
     mode, folder, *rest = sys.argv[1:]
-    if mode == "gloo":
-        gloo(Path(folder), int(rest[0]), int(rest[1]), rest[2])
+    if mode in ("gloo", "tensorflow"):
+        {"gloo": gloo, "tensorflow": tensorflow}[mode](Path(folder), int(rest[0]), int(rest[1]), rest[2])
     else:
         {"mpi": mpi, "mpi-raise": mpi_raise}[mode](Path(folder))
