@@ -14,6 +14,7 @@ from command_line import fails, run
 from net_processes import SAY, WAIT, alive, ended, line_of, namespaces, pids, started, until
 
 from sparsewire.errors import InputError, SparsewireError
+from sparsewire.lab.arguments import read_rate
 from sparsewire.lab.net import command as net
 from sparsewire.lab.net import commands
 from sparsewire.lab.net.commands import Commands, rank_environment
@@ -203,7 +204,15 @@ def test_on_loopback_too_what_ranks_have_started_ends_with_them(how, number):
         until(lambda pid=pid: not alive(pid), f"process {pid} has ended")
 
 
-@pytest.mark.parametrize("rate", ["fast", "100Mbit", "0mbit", ["1mbit", "quick"]])
+@pytest.mark.parametrize("rate", ["fast", "100MB", "0mbit", "0.0001kbit", "1.5", ["1mbit", "quick"]])
 def test_a_network_of_no_known_rate_is_refused(rate):
     with pytest.raises(InputError, match="is not a rate: 100mbit, 1gbit or unlimited"):
         Network(2, rate)
+
+
+@pytest.mark.parametrize(
+    ("word", "rate"),
+    [("1gbps", "1gbit"), ("1Gbit/s", "1gbit"), ("2.5gbit", "2500mbit"), ("0.5mbit", "500kbit"), ("1000mbit", "1gbit")],
+)
+def test_rates_are_read_as_people_write_them(word: str, rate: str) -> None:
+    assert read_rate(word) == rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ EXCHANGE_CODECS = "indices=rice | values=qsgd(bits=7)"
 DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"
 UNLIMITED = "unlimited"
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmg])(?:bit(?:/s|ps)?|b/s|bps)")
 WORKLOAD_NAMES = (
     "mlp-digits", "lenet-mnist", "resnet20-cifar", "lstm-wikitext", "gpt-text", "ncf-movielens", "synthetic-25m",
     "synthetic-1m", "synthetic-10k",
@@ -64,9 +66,19 @@ def share(word: str) -> float:
 
 
 def read_rate(word: str) -> str:
-    if word != UNLIMITED and (word[-4:] not in UNITS or not word[:-4].isdecimal() or int(word[:-4]) < 1):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a rate: 100mbit, 1gbit or {UNLIMITED}")
-    return word
+    """A rate as `tc` writes it: 1gbps, 1Gbit/s and 1 Gb/s are 1gbit, and 2.5gbit is 2500mbit.
+
+    >>> [read_rate(word) for word in ("100mbit", "1Gbit/s", "2.5gbps", "unlimited")]
+    ['100mbit', '1gbit', '2500mbit', 'unlimited']
+    """
+    if word.lower() == UNLIMITED:
+        return UNLIMITED
+    found = RATE.fullmatch(word.lower())
+    bits = round(float(found[1]) * UNITS[f"{found[2]}bit"], 3) if found else 0.0
+    for unit, size in reversed(UNITS.items()):
+        if bits >= size and bits % size == 0:
+            return f"{bits / size:.0f}{unit}"
+    raise argparse.ArgumentTypeError(f"{word!r} is not a rate: 100mbit, 1gbit or {UNLIMITED}, of whole kbit")
 
 
 def read_change(word: str) -> Change:

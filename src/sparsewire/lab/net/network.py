@@ -120,7 +120,7 @@ class Network(Sequence[Endpoint]):
 
     def set_rate(self, rate: str, node: int | None = None) -> None:
         """Limits the links of all nodes, or of one, anew, both ways."""
-        checked_rate(rate)
+        rate = checked_rate(rate)
         if self._guard.held is None:
             raise InputError("the network is closed: set rates before that")
         for one in range(len(self._nodes)) if node is None else [node]:
