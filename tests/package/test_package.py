@@ -25,7 +25,18 @@ MODULES = sorted(
     if path.name != "__main__.py"
 )
 BLOCKED = "import sys; sys.modules['sparsewire.kernels._native'] = None\n"
-OPTIONAL = {"torch", "mpi4py", "zstandard", "matplotlib", "rich", "sklearn", "lightning", "accelerate", "scipy"}
+OPTIONAL = {
+    "torch",
+    "mpi4py",
+    "zstandard",
+    "matplotlib",
+    "rich",
+    "sklearn",
+    "lightning",
+    "accelerate",
+    "transformers",
+    "scipy",
+}
 
 
 def python(code: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
