@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,11 @@ def make_manager(
     return manager, store
 
 
-def digest(model: torch.nn.Module) -> str:
-    """A fingerprint of all weights."""
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """A fingerprint of weights."""
     whole = hashlib.sha256()
-    for parameter in model.parameters():
-        whole.update(parameter.detach().numpy().tobytes())
+    for tensor in tensors:
+        whole.update(tensor.detach().numpy().tobytes())
     return whole.hexdigest()[:16]
 
 
@@ -64,6 +64,9 @@ class Replica:
         )
         self.method, self.folder, self.most = options.method, Path(options.folder), options.most
         self.log = (self.folder / f"{options.name}.jsonl").open("a")
+        self.shared: Callable[[], Iterable[torch.Tensor]] = self.model.parameters  # what all replicas have in common
+        self.counted = False
+        self.decide, self.manager.should_commit = self.manager.should_commit, self.should_commit
         self.batches = torch.Generator().manual_seed(sum(map(ord, options.name)))
 
     def save(self) -> dict[str, Any]:
@@ -77,26 +80,29 @@ class Replica:
         x = torch.randn(16, 32, generator=self.batches)
         return torch.nn.functional.cross_entropy(model(x), x[:, :10].argmax(1))
 
+    def should_commit(self, timeout: timedelta | None = None) -> bool:
+        self.counted = self.decide(timeout)
+        return self.counted
+
     def goal(self) -> int:
         path = self.folder / "goal"
         return int(path.read_text()) if path.exists() else self.most
 
     def note(self) -> None:
         """Writes down a step that counted."""
-        line = {"step": self.manager.current_step(), "weights": digest(self.model), "at": time.time(),
+        line = {"step": self.manager.current_step(), "weights": digest(self.shared()), "at": time.time(),
                 "of": self.manager.num_participants()}  # fmt: skip
         self.log.write(json.dumps(line) + "\n")
         self.log.flush()
 
     def train(self) -> None:
         with self._synchronised() as (model, optimizer):
-            before = 0
-            while before < self.goal():
+            while self.manager.current_step() < self.goal():
+                self.counted = False
                 optimizer.zero_grad()
                 self.loss(model).backward()
                 optimizer.step()
-                if self.manager.current_step() != before:
-                    before = self.manager.current_step()
+                if self.counted:
                     self.note()
 
     def _synchronised(self) -> Any:
@@ -109,6 +115,8 @@ class Replica:
             parts = [self.model[0], self.model[2]]
             outer = [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in parts]
             context = DiLoCo(self.manager, parts, self.inner, outer, LOCAL_STEPS * len(parts))
+            backups = [fragment.original_parameters for fragment in context._fragments]
+            self.shared = lambda: [tensor for backup in backups for tensor in backup.values()]
         stack = contextlib.ExitStack()
         stack.enter_context(context)
         return _Entered(stack, (self.model, self.inner))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -116,7 +117,7 @@ def check(logs: dict[str, list[dict[str, Any]]], before: int, victim: str) -> di
         "ends": sorted({lines[-1]["weights"] for lines in logs.values()}),
         "end_steps": sorted({lines[-1]["step"] for lines in logs.values()}),
         "unequal_steps": sorted(step for step, found in weights.items() if len(found) > 1),
-        "ascending": all(a < b for run in runs for a, b in zip(run, run[1:], strict=False)),
+        "ascending": all(a < b for run in runs for a, b in itertools.pairwise(run)),
         "all_three_again": any(line["of"] == len(NAMES) for line in logs[victim][before:]),
     }  # fmt: skip
 

@@ -90,7 +90,7 @@ class CompressedManager(Manager):  # type: ignore[misc]
         super().start_quorum(*args, **settings)
 
     def allreduce(
-        self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: ReduceOp = ReduceOp.AVG
+        self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
     ) -> dist.Work:
         """Averages compressed, before it returns; other reductions are torchft's own."""
         if reduce_op != ReduceOp.AVG:
