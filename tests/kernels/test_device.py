@@ -1,0 +1,126 @@
+"""The kernels on tensors give what the reference gives: same bits, same dtypes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from kernel_rows import WRITERS, Args
+
+from sparsewire import kernels
+from sparsewire.core.sparse import from_bfloat16, to_bfloat16
+from sparsewire.kernels import device, reference
+
+torch = pytest.importorskip("torch")
+KERNELS = ["host", "torch_ops"]
+NAMES = ["accumulate", "all_finite", "compensate", "compensate_mean", "energy", "scatter_add", "threshold", "topk",
+         "topk_sum"]  # fmt: skip
+EXAMPLES = settings(max_examples=40, deadline=None)
+
+
+def on_device(value: Any) -> Any:
+    """Arrays as tensors of the same memory."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return type(value)(map(on_device, value)) if isinstance(value, (tuple, list)) else value
+
+
+def plain(value: Any) -> Any:
+    """A result as something `==` compares bit for bit, but for the bits of NaN."""
+    if isinstance(value, torch.Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        same = np.where(np.isnan(value), value.dtype.type(np.nan), value) if value.dtype.kind == "f" else value
+        return value.dtype.str, value.shape, same.tobytes()
+    if hasattr(value, "read"):
+        return value.read()
+    return tuple(map(plain, value)) if isinstance(value, (tuple, list)) else value
+
+
+def expected(name: str, args: Args) -> Any:
+    """What the reference returns and leaves in its arguments."""
+    args = copy.deepcopy(args)
+    return plain(getattr(reference, name)(*args)), plain(args)
+
+
+def given_back(module: str, name: str, args: Args) -> Any:
+    """The same of the kernels for a memory; those with an edge are `candidates`."""
+    args = copy.deepcopy(args)
+    theirs = args if module == "host" else on_device(args)
+    call = getattr(device.load(module), name)
+    if name == "topk" and len(args) == 3 or name == "topk_sum" and len(args) == 6:
+        result = plain(reaching(device.load(module), name, theirs))
+    else:
+        result = plain(call(*theirs))
+    return (bool(call(*theirs)) if name == "all_finite" else result), plain(theirs)
+
+
+def reaching(module: Any, name: str, args: Args) -> Any:
+    residual, rest = (None, args) if name == "topk" else (args[0], args[1:])
+    x, k, *factors, edge = rest
+    found = module.candidates(residual, x, k, edge, *factors)
+    return found.indices[: int(found.count[0])], found.values[: int(found.count[0])]
+
+
+@pytest.mark.parametrize("module", KERNELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_of_a_memory_are_the_reference(name: str, module: str) -> None:
+    @EXAMPLES
+    @given(args=WRITERS[name])
+    def law(args: Args) -> None:
+        assert given_back(module, name, args) == expected(name, args)
+
+    law()
+
+
+@pytest.mark.parametrize("block", [1, 3, 64])
+def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("torch_select", "torch_base"):
+        monkeypatch.setattr(f"sparsewire.kernels.device.{module}.BLOCK", block)
+    rng = np.random.default_rng(block)
+    residual, x = rng.integers(-3, 4, (2, 500)).astype(np.float32)
+    for k in (0, 1, 7, 250, 500):
+        assert given_back("torch_ops", "topk_sum", (residual, x, k)) == expected("topk_sum", (residual, x, k))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_half_precision_gradient_counts_as_its_float32_numbers(dtype: str) -> None:
+    x, wide = half(np.random.default_rng(1).normal(size=3000), dtype)
+    residual = np.random.default_rng(2).normal(size=3000).astype(np.float32)
+    module = device.load("torch_ops")
+    assert plain(module.topk(x, 50)) == plain(reference.topk(wide, 50))
+    theirs = module.topk_sum(torch.from_numpy(residual), x, 50, 0.9, 1.5)
+    assert plain(theirs) == plain(reference.topk_sum(residual, wide, 50, 0.9, 1.5))
+    entries = reference.topk_sum(residual, wide, 50)
+    kept, velocity = residual.copy(), residual.copy()
+    mine = torch.from_numpy(residual.copy()), torch.from_numpy(residual.copy())
+    reference.compensate(kept, wide, *entries, 0.9, 1.5, velocity, 0.9, 0.81, True)
+    module.compensate(mine[0], x, *on_device(entries), 0.9, 1.5, mine[1], 0.9, 0.81, True)
+    assert plain(mine) == plain((kept, velocity))
+    assert module.energy(x).read() == reference.energy(wide)
+    assert bool(module.has_gradient(x)) and bool(module.all_finite(x))
+
+
+def half(numbers: np.ndarray, dtype: str) -> tuple[Any, np.ndarray]:
+    """A tensor of half precision, and its numbers in float32."""
+    if dtype == "float16":
+        return torch.from_numpy(numbers.astype(np.float16)), numbers.astype(np.float16).astype(np.float32)
+    bits = to_bfloat16(numbers.astype(np.float32))
+    return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16), from_bfloat16(bits)
+
+
+def test_a_mean_in_half_precision_is_rounded_once() -> None:
+    rng = np.random.default_rng(0)
+    parts = [(np.sort(rng.choice(300, 100, replace=False)), rng.normal(size=100).astype(np.float32)) for _ in range(4)]
+    wide, out = np.empty(300, np.float32), torch.empty(300, dtype=torch.bfloat16)
+    reference.accumulate(wide, parts, 1 / 3)
+    device.load("torch_ops").accumulate(out, on_device(parts), 1 / 3)
+    assert torch.equal(out, torch.from_numpy(wide).to(torch.bfloat16))
+
+
+def test_kernels_are_those_of_the_memory() -> None:
+    assert kernels.of(np.zeros(1, np.float32)).NAME == "host"
+    assert kernels.of(torch.zeros(1)).NAME == "torch"
