@@ -51,7 +51,7 @@ def given_back(module: str, name: str, args: Args) -> Any:
     args = copy.deepcopy(args)
     theirs = args if module == "host" else on_device(args)
     call = getattr(device.load(module), name)
-    if name == "topk" and len(args) == 3 or name == "topk_sum" and len(args) == 6:
+    if (name == "topk" and len(args) == 3) or (name == "topk_sum" and len(args) == 6):
         result = plain(reaching(device.load(module), name, theirs))
     else:
         result = plain(call(*theirs))

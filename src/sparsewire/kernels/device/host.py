@@ -10,7 +10,7 @@ import numpy as np
 from sparsewire import kernels
 
 from ..reference import Array
-from ..reference.energy import in_order, block_energies
+from ..reference.energy import block_energies, in_order
 from .contract import Candidates, Entries
 
 NAME = "host"
@@ -74,9 +74,7 @@ def compensate(
     residual: Array, x: Array, indices: Array, sent: Array, decay: float = 1.0, gain: float = 1.0,
     velocity: Array | None = None, momentum: float = 0.0, lead: float = 0.0, mask: bool = False,
 ) -> None:  # fmt: skip
-    kernels.compensate(
-        residual, x, indices, sent, decay, gain, velocity, momentum, lead, mask, threads=kernels.threads
-    )
+    kernels.compensate(residual, x, indices, sent, decay, gain, velocity, momentum, lead, mask, threads=kernels.threads)
 
 
 def compensate_mean(

@@ -76,5 +76,3 @@ def _in_turn(terms: Sequence[Tensor]) -> Tensor:
 
 def _joined(sums: Sequence[Tensor], x: Tensor) -> Tensor:
     return torch.cat(list(sums)) if sums else torch.empty(0, dtype=torch.float64, device=x.device)
-
-
