@@ -76,14 +76,41 @@ def test_kernels_of_a_memory_are_the_reference(name: str, module: str) -> None:
     law()
 
 
-@pytest.mark.parametrize("block", [1, 3, 64])
+@pytest.mark.parametrize("block", [1, 64, 1024])
 def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("torch_select", "torch_base"):
-        monkeypatch.setattr(f"sparsewire.kernels.device.{module}.BLOCK", block)
+    monkeypatch.setattr("sparsewire.kernels.device.torch_base.BLOCK", block)
     rng = np.random.default_rng(block)
-    residual, x = rng.integers(-3, 4, (2, 500)).astype(np.float32)
-    for k in (0, 1, 7, 250, 500):
-        assert given_back("torch_ops", "topk_sum", (residual, x, k)) == expected("topk_sum", (residual, x, k))
+    residual, x, velocity = rng.integers(-3, 4, (3, 2100)).astype(np.float32)
+    entries = reference.topk_sum(residual, x, 50)
+    rows: list[tuple[str, Args]] = [("topk_sum", (residual, x, k)) for k in (0, 1, 7, 1050, 2100)]
+    rows += [
+        ("compensate", (residual, x, *entries, 0.9, 1.5, velocity, 0.9, 0.81, True)),
+        ("compensate_mean", (residual, x, *entries, [entries], 0.5)),
+        ("energy", (x,)),
+        ("threshold", (x, reference.magnitude_edge(2.0, np.dtype(np.float32)))),
+    ]
+    for name, args in rows:
+        assert given_back("torch_ops", name, args) == expected(name, args), name
+
+
+@pytest.mark.parametrize("module", KERNELS)
+def test_sums_and_gathers_round_every_product_and_sum(module: str) -> None:
+    rng = np.random.default_rng(4)
+    residual, x = rng.normal(size=(2, 700)).astype(np.float32)
+    places = np.sort(rng.choice(700, 90, replace=False)).astype(np.int32)
+    whole = np.float32(0.9) * residual + np.float32(1.5) * x
+    assert given_back(module, "total", (residual, x, 0.9, 1.5))[0] == plain(whole)
+    assert given_back(module, "gather", (x, places))[0] == plain(x[places])
+    assert given_back(module, "gather_sum", (residual, x, places, 0.9, 1.5))[0] == plain(whole[places])
+
+
+@pytest.mark.parametrize("module", KERNELS)
+@pytest.mark.parametrize(
+    ("numbers", "most"), [([], 0), ([-3, 2], 3), ([1, 4, -2], 4), ([1, np.nan], np.inf), ([-np.inf], np.inf)]
+)
+def test_the_largest_magnitude(numbers: list[float], most: float, module: str) -> None:
+    x = np.array(numbers, np.float32)
+    assert given_back(module, "largest", (x,))[0] == plain(np.array(most, np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -1,8 +1,9 @@
 """`DenseKernels`: the dense-sized work of a step, whatever memory the gradient lies in.
 
 The names and the meaning are those of `sparsewire.kernels.reference`, and the results have its bits. For tensors:
-- `x` is flat and contiguous, float32, float64, bfloat16 or float16. It is read in its own type, and arithmetic is done in
-  the work dtype: float64 for float64, float32 otherwise. Residual, velocity, sent values and results have the work dtype.
+- `x` is flat and contiguous, float32, float64, bfloat16 or float16. It is read in its own type, and arithmetic is done
+  in the work dtype: float64 for float64, float32 otherwise. Residual, velocity, sent values and results have the work
+  dtype.
 - Indices that are returned are int32 where every index fits, and int64 otherwise; either type is taken.
 - No function waits for the device unless its docstring says so. So index arrays of arguments are not checked for order
   and range, as NumPy's are: what comes from other ranks was checked on the host before it was copied.

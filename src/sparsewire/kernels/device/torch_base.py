@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-BLOCK = 2**22  # elements that temporary tensors are made of
+BLOCK = 2**22  # elements of temporary tensors; a power of two
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -21,8 +21,9 @@ def index_dtype(x: Tensor) -> torch.dtype:
     return torch.int32 if x.numel() <= 2**31 else torch.int64
 
 
-def blocks(size: int, block: int = BLOCK) -> Iterator[slice]:
-    """The parts that work is done in, one after the other."""
+def blocks(size: int, least: int = 1) -> Iterator[slice]:
+    """The parts that work is done in, one after the other, of at least so many elements."""
+    block = max(BLOCK, least)
     return (slice(start, min(start + block, size)) for start in range(0, size, block))
 
 

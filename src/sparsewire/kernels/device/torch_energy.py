@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,7 @@ class DeviceEnergies:
 
 
 def energy(x: Tensor, unit: float = 1.0) -> DeviceEnergy:
-    return DeviceEnergy(_joined([block_energies(x[at], unit) for at in blocks(x.numel())], x))
+    return DeviceEnergy(_joined([block_energies(x[at], unit) for at in _blocks(x)], x))
 
 
 def compensate_mean(
@@ -45,7 +45,7 @@ def compensate_mean(
 ) -> DeviceEnergies:
     check_sizes(x, residual)
     sums = []
-    for at in blocks(x.numel()):
+    for at in _blocks(x):
         total = residual[at] + x[at].to(residual.dtype)
         sums.append(block_energies(total))
         residual[at] = total
@@ -58,13 +58,22 @@ def compensate_mean(
 
 def block_energies(x: Tensor, unit: float = 1.0) -> Tensor:
     """Of every 2048 bytes of the work dtype, the squares go to 16 lanes by index, which are added up in their order."""
-    size = BLOCK_BYTES // work_dtype(x).itemsize
+    size = _block_size(x)
     squares = torch.zeros(-(-x.numel() // size) * size, dtype=torch.float64, device=x.device)
     numbers = x.to(torch.float64)
     numbers = numbers if unit == 1 else numbers / unit
     squares[: x.numel()] = numbers * numbers
     lanes = _in_turn(squares.view(-1, size // LANES, LANES).unbind(1))
     return _in_turn(lanes.unbind(1))
+
+
+def _block_size(x: Tensor) -> int:
+    return BLOCK_BYTES // work_dtype(x).itemsize
+
+
+def _blocks(x: Tensor) -> Iterator[slice]:
+    """Parts of whole blocks of the reference's sum: both sizes are powers of two."""
+    return blocks(x.numel(), _block_size(x))
 
 
 def _in_turn(terms: Sequence[Tensor]) -> Tensor:

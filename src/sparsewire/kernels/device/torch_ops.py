@@ -1,7 +1,7 @@
-"""The contract in torch's operations: the same bits on every device that torch has.
+"""The contract in torch's operations, for every device that torch has; tested on CPU tensors.
 
-Every product and sum is an operation of its own, so that none is fused with another. Work goes block by block, so that a
-gradient is never converted whole and temporary tensors stay small.
+Every product and sum is an operation of its own, so that none is fused with another. Work goes block by block, so that
+a gradient is never converted whole and temporary tensors stay small.
 """
 
 from .torch_energy import compensate_mean, energy

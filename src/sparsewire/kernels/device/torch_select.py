@@ -13,7 +13,6 @@ from torch import Tensor
 
 from .contract import Candidates, Entries
 from .torch_base import (
-    BLOCK,
     blocks,
     check_count,
     check_sizes,
@@ -46,8 +45,7 @@ def candidates(
     check_count(x, most)
     found = _Compaction(x, most)
     if most:
-        block = max(BLOCK, 2 * most)
-        spans = list(blocks(x.numel(), block))
+        spans = list(blocks(x.numel(), 2 * most))
 
         def bits_and_numbers(at: slice) -> tuple[Tensor, Tensor]:
             numbers = compensated(None if residual is None else residual[at], x[at], decay, gain)
@@ -90,7 +88,7 @@ def _choose(
 
 
 def _kth_largest(parts: Iterable[Tensor], k: int) -> Tensor:
-    """The k-th largest number of all parts. Which of equal entries torch.topk takes is undefined, its numbers are not."""
+    """The k-th largest number of all parts: torch.topk takes any of equal entries, but their numbers are the same."""
     largest: Tensor | None = None
     for part in parts:
         pool = part if largest is None else torch.cat([largest, part])
@@ -100,11 +98,9 @@ def _kth_largest(parts: Iterable[Tensor], k: int) -> Tensor:
 
 
 def threshold(x: Tensor, edge: int) -> Entries:
-    """Block by block, each of which waits for its number of entries."""
-    found = [_reaching(x[at], edge) + at.start for at in blocks(x.numel())]
-    places = torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=x.device)
+    """A flag for every element is written block by block; the one wait is for the number of flags that are set."""
+    reached = torch.empty(x.numel(), dtype=torch.bool, device=x.device)
+    for at in blocks(x.numel()):
+        reached[at] = magnitude_bits(x[at].to(work_dtype(x))) >= edge
+    places = reached.nonzero().view(-1)
     return places.to(index_dtype(x)), x[places].to(work_dtype(x))
-
-
-def _reaching(x: Tensor, edge: int) -> Tensor:
-    return (magnitude_bits(x.to(work_dtype(x))) >= edge).nonzero().view(-1)
