@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import numpy as np
 import pytest
+from device_kernels import expected, given_back, half, on_device, plain
 from hypothesis import given, settings
 from kernel_rows import WRITERS, Args
 
 from sparsewire import kernels
-from sparsewire.core.sparse import from_bfloat16, to_bfloat16
 from sparsewire.kernels import device, reference
 
 torch = pytest.importorskip("torch")
@@ -19,50 +16,6 @@ KERNELS = ["host", "torch_ops"]
 NAMES = ["accumulate", "all_finite", "compensate", "compensate_mean", "energy", "scatter_add", "threshold", "topk",
          "topk_sum"]  # fmt: skip
 EXAMPLES = settings(max_examples=40, deadline=None)
-
-
-def on_device(value: Any) -> Any:
-    """Arrays as tensors of the same memory."""
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
-    return type(value)(map(on_device, value)) if isinstance(value, (tuple, list)) else value
-
-
-def plain(value: Any) -> Any:
-    """A result as something `==` compares bit for bit, but for the bits of NaN."""
-    if isinstance(value, torch.Tensor):
-        value = value.numpy()
-    if isinstance(value, np.ndarray):
-        same = np.where(np.isnan(value), value.dtype.type(np.nan), value) if value.dtype.kind == "f" else value
-        return value.dtype.str, value.shape, same.tobytes()
-    if hasattr(value, "read"):
-        return value.read()
-    return tuple(map(plain, value)) if isinstance(value, (tuple, list)) else value
-
-
-def expected(name: str, args: Args) -> Any:
-    """What the reference returns and leaves in its arguments."""
-    args = copy.deepcopy(args)
-    return plain(getattr(reference, name)(*args)), plain(args)
-
-
-def given_back(module: str, name: str, args: Args) -> Any:
-    """The same of the kernels for a memory; those with an edge are `candidates`."""
-    args = copy.deepcopy(args)
-    theirs = args if module == "host" else on_device(args)
-    call = getattr(device.load(module), name)
-    if (name == "topk" and len(args) == 3) or (name == "topk_sum" and len(args) == 6):
-        result = plain(reaching(device.load(module), name, theirs))
-    else:
-        result = plain(call(*theirs))
-    return (bool(call(*theirs)) if name == "all_finite" else result), plain(theirs)
-
-
-def reaching(module: Any, name: str, args: Args) -> Any:
-    residual, rest = (None, args) if name == "topk" else (args[0], args[1:])
-    x, k, *factors, edge = rest
-    found = module.candidates(residual, x, k, edge, *factors)
-    return found.indices[: int(found.count[0])], found.values[: int(found.count[0])]
 
 
 @pytest.mark.parametrize("module", KERNELS)
@@ -129,14 +82,6 @@ def test_a_half_precision_gradient_counts_as_its_float32_numbers(dtype: str) -> 
     assert plain(mine) == plain((kept, velocity))
     assert module.energy(x).read() == reference.energy(wide)
     assert bool(module.has_gradient(x)) and bool(module.all_finite(x))
-
-
-def half(numbers: np.ndarray, dtype: str) -> tuple[Any, np.ndarray]:
-    """A tensor of half precision, and its numbers in float32."""
-    if dtype == "float16":
-        return torch.from_numpy(numbers.astype(np.float16)), numbers.astype(np.float16).astype(np.float32)
-    bits = to_bfloat16(numbers.astype(np.float32))
-    return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16), from_bfloat16(bits)
 
 
 def test_a_mean_in_half_precision_is_rounded_once() -> None:

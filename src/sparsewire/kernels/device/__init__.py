@@ -1,13 +1,14 @@
-"""The dense-sized kernels of a step for the memory where a tensor lives: one contract, two implementations.
+"""The dense-sized kernels of a step for the memory where a tensor lives: one contract, three implementations.
 
-`of(x)` gives the native ones for a NumPy array, and those of torch's operations, which run on any device, for a tensor.
-Both give the bits of `kernels.reference`.
+`of(x)` gives the native ones for a NumPy array, those of Triton for a CUDA or ROCm tensor where `triton` is installed,
+and those of torch's operations for any other tensor. All are held to the bits of `kernels.reference`.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from typing import cast
 
 import numpy as np
@@ -25,10 +26,15 @@ def of(x: Dense) -> DenseKernels:
     """
     if isinstance(x, np.ndarray):
         return load("host")
-    return load("torch_ops")
+    return load("triton_ops" if x.is_cuda and _has_triton() else "torch_ops")
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache
 def load(name: str) -> DenseKernels:
-    """The module of kernels of that name: `host` or `torch_ops`."""
+    """The module of kernels of that name: `host`, `torch_ops` or `triton_ops`."""
     return cast(DenseKernels, importlib.import_module(f".{name}", __name__))

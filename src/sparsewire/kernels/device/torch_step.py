@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from .torch_base import blocks, check_sizes, compensated, work_dtype
+
+# (residual, x, decay, gain, velocity, momentum, lead): a step in place as if nothing was sent
+DensePass = Callable[[Tensor, Tensor, float, float, Tensor | None, float, float], None]
 
 
 def total(residual: Tensor, x: Tensor, decay: float = 1.0, gain: float = 1.0) -> Tensor:
@@ -17,21 +20,28 @@ def total(residual: Tensor, x: Tensor, decay: float = 1.0, gain: float = 1.0) ->
     return out
 
 
-def compensate(
-    residual: Tensor, x: Tensor, indices: Tensor, sent: Tensor, decay: float = 1.0, gain: float = 1.0,
-    velocity: Tensor | None = None, momentum: float = 0.0, lead: float = 0.0, mask: bool = False,
-) -> None:  # fmt: skip
-    """In one pass: what the entries that were sent will be is computed before it, and written after it."""
-    check_sizes(x, residual, velocity)
-    places = indices.long()
-    kept = compensated(residual[places], x[places], decay, gain) + sent * -1.0
-    moved = None if velocity is None else _moved(velocity[places], x[places], momentum)
+def keep_all(
+    residual: Tensor, x: Tensor, decay: float, gain: float, velocity: Tensor | None, momentum: float, lead: float
+) -> None:
     for at in blocks(x.numel()):
         rest = compensated(residual[at], x[at], decay, gain)
         if velocity is not None:
             velocity[at] = _moved(velocity[at], x[at], momentum)
             rest += velocity[at] * lead
         residual[at] = rest
+
+
+def compensate(
+    residual: Tensor, x: Tensor, indices: Tensor, sent: Tensor, decay: float = 1.0, gain: float = 1.0,
+    velocity: Tensor | None = None, momentum: float = 0.0, lead: float = 0.0, mask: bool = False,
+    dense_pass: DensePass = keep_all,
+) -> None:  # fmt: skip
+    """In one pass: what the entries that were sent will be is computed before it, and written after it."""
+    check_sizes(x, residual, velocity)
+    places = indices.long()
+    kept = compensated(residual[places], x[places], decay, gain) + sent * -1.0
+    moved = None if velocity is None else _moved(velocity[places], x[places], momentum)
+    dense_pass(residual, x, decay, gain, velocity, momentum, lead)
     if velocity is not None and moved is not None:
         moved = torch.zeros_like(moved) if mask else moved
         velocity[places] = moved
