@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from device_kernels import expected, given_back, half, on_device, plain
+from device_kernels import Waits, expected, given_back, half, on_device, plain
 from hypothesis import given, settings
 from kernel_rows import WRITERS, Args
 
@@ -91,6 +91,21 @@ def test_a_mean_in_half_precision_is_rounded_once() -> None:
     reference.accumulate(wide, parts, 1 / 3)
     device.load("torch_ops").accumulate(out, on_device(parts), 1 / 3)
     assert torch.equal(out, torch.from_numpy(wide).to(torch.bfloat16))
+
+
+def test_only_a_threshold_waits_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsewire.kernels.device.torch_base.BLOCK", 64)
+    x, module = torch.randn(1000), device.load("torch_ops")
+    with Waits() as waits:
+        entries = module.topk_sum(x, x, 50)
+        module.compensate(x.clone(), x, *entries)
+        module.compensate_mean(x.clone(), x, *entries, [entries], 0.5)
+        module.accumulate(x.clone(), [entries, entries], 0.5)
+        module.accumulate(x.half(), [entries, entries], 0.5)
+        assert module.energy(x) and module.all_finite(x).shape == module.has_gradient(x).shape == ()
+        assert waits.count == 0
+        module.threshold(x, reference.magnitude_edge(1.0, np.dtype(np.float32)))
+    assert waits.count == 1
 
 
 def test_kernels_are_those_of_the_memory() -> None:

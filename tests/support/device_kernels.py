@@ -13,6 +13,20 @@ from sparsewire.core.sparse import from_bfloat16, to_bfloat16
 from sparsewire.kernels import device, reference
 
 torch = pytest.importorskip("torch")
+modes = pytest.importorskip("torch.utils._python_dispatch")
+WAITING = {"aten::nonzero", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::masked_select"}
+
+
+class Waits(modes.TorchDispatchMode):  # type: ignore[misc]
+    """Counts the operations whose result the host has to wait for; copies between devices are not seen on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.name().split(".")[0] in WAITING
+        return func(*args, **(kwargs or {}))
 
 
 def on_device(value: Any) -> Any:

@@ -31,7 +31,11 @@ def of(x: Dense) -> DenseKernels:
 
 @functools.cache
 def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    """Whether there is a Triton whose histogram takes a mask: 3.4 or later."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    major, minor = importlib.import_module("triton").__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (3, 4)
 
 
 @functools.cache
