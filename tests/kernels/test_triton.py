@@ -81,6 +81,13 @@ def test_a_fused_product_would_be_seen(target: str) -> None:
     assert FUSED.search(assembly("triton_step._keep", target, "*fp32", fusion=True))
 
 
+def test_launches_fuse_nothing() -> None:
+    asked: dict[str, Any] = {}
+    launch = importlib.import_module("sparsewire.kernels.device.triton_base").launch
+    launch({(7,): lambda *args, **options: asked.update(options)}, 7, importlib.import_module("torch").zeros(1))
+    assert asked == {"enable_fp_fusion": False}
+
+
 def test_every_kernel_is_compiled_here() -> None:
     for name in ("triton_select", "triton_step"):
         module = importlib.import_module(f"sparsewire.kernels.device.{name}")
