@@ -11,46 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments
 
-from sparsewire.torch import Link, attach, load, save
+from sparsewire.torch.hf import SparsewireCallback
 
 WORDS, LENGTH = 512, 32
-
-
-class Compression(TrainerCallback):
-    """Attaches when the model has been wrapped; keeps every rank's residuals beside the Trainer's checkpoints.
-
-    The Trainer clips gradients to `max_grad_norm`, 1 by default; `attach` does so before what has waited is added.
-    """
-
-    link: Link
-
-    def __init__(self, trainer: Trainer, **settings: Any) -> None:
-        self.trainer, self.settings = trainer, settings
-
-    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        trainer = self.trainer
-        used = {"optimizer": trainer.optimizer, "total_steps": state.max_steps, "scaler": trainer.accelerator.scaler}
-        used["clip_norm"], args.max_grad_norm = args.max_grad_norm or None, 0.0
-        self.link = attach(trainer.model_wrapped, **used, **self.settings)
-        if state.global_step:
-            load(self.link, folder(args, state))
-
-    def on_save(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        save(self.link, folder(args, state))
-
-    def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        self.link.detach()
-
-
-def folder(args: TrainingArguments, state: Any) -> Path:
-    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / "sparsewire"
 
 
 def sentences(count: int) -> list[dict[str, torch.Tensor]]:
@@ -63,7 +31,7 @@ def sentences(count: int) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": line, "labels": line} for line in words]
 
 
-def trainer(output: str, data: list[dict[str, torch.Tensor]]) -> tuple[Trainer, Compression]:
+def trainer(output: str, data: list[dict[str, torch.Tensor]]) -> tuple[Trainer, SparsewireCallback]:
     torch.manual_seed(0)
     small = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, max_position_embeddings=LENGTH, **small))
@@ -73,7 +41,7 @@ def trainer(output: str, data: list[dict[str, torch.Tensor]]) -> tuple[Trainer, 
     )  # fmt: skip
     made = Trainer(model, args, train_dataset=data)
     made.remove_callback(PrinterCallback)
-    compression = Compression(made)
+    compression = SparsewireCallback(made)
     made.add_callback(compression)
     return made, compression
 

@@ -12,6 +12,7 @@ import warnings
 from types import ModuleType
 
 from . import reference
+from .device import of
 from .reference import (
     HUFFMAN_MAX_LENGTH,
     Array,

@@ -19,21 +19,22 @@ def energy(x: Array, threads: int = 1) -> float:
     1. Of every 2048 bytes, the squares go to 16 lanes by index, and these are added up in their order.
     2. The blocks' sums are added up in their order.
     """
-    return _in_order(_block_energies(x))
+    return in_order(block_energies(x))
 
 
-def _block_energies(x: Array) -> Array:
+def block_energies(x: Array, unit: float = 1.0) -> Array:
+    """The blocks' sums, of x / unit."""
     size = BLOCK_BYTES // x.dtype.itemsize
     padded = np.zeros(-(-x.size // size) * size)
     lanes = np.zeros((padded.size // size, LANES))
     with np.errstate(all="ignore"):
-        padded[: x.size] = np.square(x.astype(np.float64))
+        padded[: x.size] = np.square(x.astype(np.float64) / unit)
         for row in padded.reshape(-1, size // LANES, LANES).swapaxes(0, 1):
             lanes += row
         return np.add.accumulate(lanes, axis=1)[:, -1]
 
 
-def _in_order(blocks: Array) -> float:
+def in_order(blocks: Array) -> float:
     """A sum from the first number to the last; infinite where it is no number."""
     with np.errstate(all="ignore"):
         total = float(np.add.accumulate(np.append(0.0, blocks))[-1])
@@ -65,7 +66,13 @@ def _energy_at(x: Array, indices: Array) -> float:
     size = BLOCK_BYTES // x.dtype.itemsize
     if indices.size and not 0 <= indices[0] <= indices[-1] < x.size:
         raise ValueError("the entries do not fit x")
-    return _in_order(np.bincount(indices // size, np.square(x[indices].astype(np.float64)), -(-x.size // size)))
+    return in_order(block_sums_at(indices, x[indices], -(-x.size // size)))
+
+
+def block_sums_at(indices: Array, values: Array, count: int) -> Array:
+    """The sums of squares in each of `count` blocks of some entries, in their order."""
+    size = BLOCK_BYTES // values.dtype.itemsize
+    return np.bincount(indices // size, np.square(values.astype(np.float64)), count)
 
 
 def energy_count(x: Array, share: float) -> int:

@@ -36,6 +36,10 @@ class ClipWatch:
         with contextlib.suppress(RuntimeError):  # no backward: a rank that has joined goes along with the others
             engine.queue_callback(lambda: engine.queue_callback(self._note))
 
+    def stop(self) -> None:
+        """Nothing is noticed from now on."""
+        self._parameter = self._left = None
+
     def _note(self) -> None:
         self._left = self._now()
 

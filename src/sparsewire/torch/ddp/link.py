@@ -120,6 +120,10 @@ class Link:
             failed = self._comm_thread.error = self._fail(error)
             raise failed from None if failed is error else error
 
+    def ignore_changes(self) -> None:
+        """Gives no warning of gradients that change after backward: for a host that is known not to clip them."""
+        self._watch.stop()
+
     def detach(self, error: BaseException | None = None) -> None:
         """Ends the communication thread; from now on the model's gradients are averaged dense, as without a link.
 

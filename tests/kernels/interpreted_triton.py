@@ -1,0 +1,94 @@
+"""The Triton kernels give the reference's bits; `test_triton` runs this file with TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from device_kernels import Waits, expected, given_back, half, on_device, plain, reaching
+from hypothesis import given, settings
+from kernel_rows import WRITERS, Args
+
+from sparsewire.kernels import device, reference
+
+# The interpreter computes with NumPy, which warns of what is not finite.
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
+TRITON = device.load("triton_ops")
+EXAMPLES = settings(max_examples=20, deadline=None)
+TINY = np.float32(1e-45)
+SPECIAL = {
+    "random": np.random.default_rng(0).normal(size=600),
+    "tied": np.random.default_rng(1).integers(-2, 3, 600),
+    "one number": np.full(600, -0.25),
+    "denormal": np.random.default_rng(2).integers(-9, 10, 600).astype(np.float32) * TINY,
+    "not finite": np.random.default_rng(3).choice([np.nan, np.inf, -np.inf, 1.0, -0.0], 600),
+    "zeros": np.array([-0.0, 0.0, -0.0] * 200),
+    "empty": np.zeros(0),
+    "one element": np.array([-0.0]),
+}
+
+
+@pytest.fixture(params=[128, 1024], autouse=True)
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsewire.kernels.device.triton_base.BLOCK", request.param)
+    monkeypatch.setattr("sparsewire.kernels.device.triton_select.PROGRAMS", 3)
+
+
+@pytest.mark.parametrize("name", ["all_finite", "compensate", "threshold", "topk", "topk_sum"])
+def test_triton_kernels_are_the_reference(name: str) -> None:
+    @EXAMPLES
+    @given(args=WRITERS[name])
+    def law(args: Args) -> None:
+        assert given_back("triton_ops", name, args) == expected(name, args)
+
+    law()
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 1.0])
+def test_special_numbers(kind: str, share: float) -> None:
+    x = SPECIAL[kind].astype(np.float32)
+    residual, k = np.roll(x, 1), int(np.ceil(share * x.size))
+    edge = reference.magnitude_edge(float(TINY) * 3, x.dtype)
+    rows: list[tuple[str, Args]] = [
+        ("topk", (x, k)),
+        ("topk", (x, k, edge)),
+        ("topk_sum", (residual, x, k)),
+        ("topk_sum", (residual, x, k, 0.9, 1.5, edge)),
+        ("threshold", (x, edge)),
+        ("all_finite", (x,)),
+        ("compensate", (residual, x, *reference.topk_sum(residual, x, k))),
+    ]
+    for name, args in rows:
+        assert given_back("triton_ops", name, args) == expected(name, args), name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_half_precision_gradient_counts_as_its_float32_numbers(dtype: str) -> None:
+    x, wide = half(np.random.default_rng(1).normal(size=600), dtype)
+    residual = np.random.default_rng(2).normal(size=600).astype(np.float32)
+    assert plain(TRITON.topk(x, 50)) == plain(reference.topk(wide, 50))
+    entries = reference.topk_sum(residual, wide, 50, 0.9, 1.5)
+    assert plain(TRITON.topk_sum(torch.from_numpy(residual), x, 50, 0.9, 1.5)) == plain(entries)
+    edge = reference.magnitude_edge(1.5, wide.dtype)
+    assert plain(reaching(TRITON, "topk", (x, 300, edge))) == plain(reference.topk(wide, 300, edge))
+    assert plain(TRITON.threshold(x, edge)) == plain(reference.threshold(wide, edge))
+    kept, velocity = residual.copy(), residual.copy()
+    mine = torch.from_numpy(residual.copy()), torch.from_numpy(residual.copy())
+    reference.compensate(kept, wide, *entries, 0.9, 1.5, velocity, 0.9, 0.81, True)
+    TRITON.compensate(mine[0], x, *on_device(entries), 0.9, 1.5, mine[1], 0.9, 0.81, True)
+    assert plain(mine) == plain((kept, velocity))
+    assert bool(TRITON.all_finite(x))
+    x[-1] = torch.inf
+    assert not bool(TRITON.all_finite(x))
+
+
+def test_only_a_threshold_waits_and_once() -> None:
+    x = torch.randn(600)
+    with Waits() as waits:
+        indices, values = TRITON.topk_sum(x, x, 50)
+        TRITON.compensate(x.clone(), x, indices, values)
+        TRITON.all_finite(x)
+        assert waits.count == 0
+        TRITON.threshold(x, reference.magnitude_edge(1.0, np.dtype(np.float32)))
+    assert waits.count == 1
