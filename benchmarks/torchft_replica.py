@@ -29,7 +29,13 @@ LOCAL_STEPS = 2
 
 
 def make_manager(
-    lighthouse: str, name: str, scheme: str, async_quorum: bool, save: Callable[[], Any], load: Callable[[Any], None]
+    lighthouse: str,
+    name: str,
+    scheme: str,
+    async_quorum: bool,
+    save: Callable[[], Any],
+    load: Callable[[Any], None],
+    init_sync: bool = True,
 ) -> tuple[Any, TCPStore]:
     """The replica's manager, torchft's own for the scheme "dense", and its store, which must live as long."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -39,7 +45,7 @@ def make_manager(
         **more, pg=ProcessGroupGloo(timeout=WAIT), load_state_dict=load, state_dict=save, min_replica_size=2,
         use_async_quorum=async_quorum, timeout=WAIT, quorum_timeout=WAIT, connect_timeout=WAIT, rank=0, world_size=1,
         store_addr="127.0.0.1", store_port=store.port, lighthouse_addr=lighthouse, replica_id=name,
-        hostname="127.0.0.1",
+        hostname="127.0.0.1", init_sync=init_sync,
     )  # fmt: skip
     return manager, store
 

@@ -9,7 +9,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,35 @@ LIMIT = 100.0  # seconds for a trial
 AFTER = 15  # steps after the replica is back
 
 
-class Trial:
-    """The lighthouse in this process, and the replicas."""
+def environment() -> dict[str, str]:
+    """Replicas have one thread each and talk over the loopback."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
-    def __init__(self, folder: Path, method: str, scheme: str, async_quorum: bool) -> None:
+
+@contextmanager
+def lighthouse() -> Iterator[str]:
+    """A lighthouse in this process; its address."""
+    server = LighthouseServer(bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=500, quorum_tick_ms=20,
+                              heartbeat_timeout_ms=2000)  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{server.address().rpartition(':')[2]}"
+    finally:
+        server.shutdown()
+
+
+class Trial:
+    """The replicas of a trial."""
+
+    def __init__(self, folder: Path, address: str, method: str, scheme: str, async_quorum: bool) -> None:
         self.folder, self._arguments = folder, [method, scheme] + ["--async-quorum"] * async_quorum
-        self._lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=500,
-                                            quorum_tick_ms=20, heartbeat_timeout_ms=2000)  # fmt: skip
-        self._address = f"http://127.0.0.1:{self._lighthouse.address().rpartition(':')[2]}"
+        self._address = address
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._end = time.monotonic() + LIMIT
 
     def start(self, name: str) -> None:
         command = [sys.executable, str(REPLICA), str(self.folder), name, self._address, *self._arguments]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         with (self.folder / f"{name}.err").open("ab") as errors:
-            self._processes[name] = subprocess.Popen(command, stdout=errors, stderr=errors, env=environment)
+            self._processes[name] = subprocess.Popen(command, stdout=errors, stderr=errors, env=environment())
 
     def kill(self, name: str) -> None:
         self._processes[name].kill()
@@ -71,14 +85,17 @@ class Trial:
         for process in self._processes.values():
             process.kill()
             process.wait()
-        self._lighthouse.shutdown()
 
 
 def run_trial(folder: Path, method: str, scheme: str, seed: int, async_quorum: bool = False) -> dict[str, Any]:
     """One trial: what was killed when, and what the replicas' logs say."""
+    with lighthouse() as address:
+        return _run(Trial(folder, address, method, scheme, async_quorum), seed)
+
+
+def _run(trial: Trial, seed: int) -> dict[str, Any]:
     chance = random.Random(seed)
     victim, at, moment = chance.choice(NAMES), chance.randint(3, 25), chance.random() * 0.05
-    trial = Trial(folder, method, scheme, async_quorum)
     begin = time.monotonic()
     try:
         for name in NAMES:

@@ -24,6 +24,7 @@ NEEDS = {
     "accelerate_ddp": ["torch", "accelerate"],
     "hf_trainer": ["torch", "transformers", "accelerate"],
     "ray_train": ["torch", "ray"],
+    "torchft_ddp": ["torch", "sklearn", "torchft"],
 }
 
 
@@ -134,6 +135,15 @@ def test_ray(tmp_path: Path) -> None:
     assert last < first
     sent, dense = numbers(r"sent ([\d.]+) MB instead of ([\d.]+) MB", text)
     assert sent * 10 < dense
+
+
+@pytest.mark.timeout(180)
+def test_torchft(tmp_path: Path) -> None:
+    text = output("torchft_ddp", tmp_path, limit=170)
+    (first,), (times,) = numbers(r"replica 2: first step (\d+)", text), numbers(r"(\d+)x fewer bytes", text)
+    assert first > 60, "the replica that was killed went on from the others' weights"
+    assert len(set(re.findall(r"sum of weights (\S+),", text))) == 1 and text.count("sum of weights") == 3
+    assert times > 20
 
 
 # --- command lines ---

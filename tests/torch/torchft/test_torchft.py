@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -143,12 +145,13 @@ def test_other_reductions_are_torchfts():
     assert run_replicas(2, work, scheme=SCHEME) == [3, 3]
 
 
-def train(method, places, steps=6):
+def train(method, steps=6):
     """Weights of the replicas after some steps of one of torchft's methods; they begin equal."""
+    torch.manual_seed(0)
+    first = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.Tanh(), torch.nn.Linear(60, 40))
 
     def work(manager, place):
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.Tanh(), torch.nn.Linear(60, 40))
+        model = copy.deepcopy(first)  # all threads share torch's random numbers
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         if method == "ddp":
             outside, trained, context = DistributedDataParallel(manager, model), Optimizer(manager, optimizer), None
@@ -173,15 +176,15 @@ def train(method, places, steps=6):
 
 @pytest.mark.parametrize("method", ["ddp", "local", "diloco"])
 def test_torchfts_methods_train_as_without_it_when_nothing_is_lost(method):
-    ours = run_replicas(2, train(method, 2), scheme=LOSSLESS)
-    dense = run_replicas(2, train(method, 2), scheme=None)
+    ours = run_replicas(2, train(method), scheme=LOSSLESS)
+    dense = run_replicas(2, train(method), scheme=None)
     for (a, _), (b, _) in zip(ours, dense, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["ddp", "local"])
 def test_replicas_stay_equal_with_few_bytes(method):
-    (a, stats), (b, _) = run_replicas(2, train(method, 2, steps=12), scheme=SCHEME, dense_below=100)
+    (a, stats), (b, _) = run_replicas(2, train(method, steps=12), scheme=SCHEME, dense_below=100)
     assert torch.equal(a, b)
     assert stats["bytes_sent"] < stats["bytes_dense"] / 3
     assert stats["steps"] == (12 if method == "ddp" else 6)
