@@ -45,7 +45,7 @@ def finish(children: list[subprocess.Popen[bytes]], folder: Path, limit: float =
     """What each rank wrote."""
     deadline = time.monotonic() + limit
     try:
-        for rank, child in enumerate(children):
+        for child in children:
             status = child.wait(max(0.1, deadline - time.monotonic()))
             assert status == 0, said(folder, len(children))
     except subprocess.TimeoutExpired:
@@ -83,7 +83,9 @@ def connect(backend: str, rank: int, size: int, port: str) -> None:
         import torch.distributed as dist
 
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=timedelta(seconds=30))
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=timedelta(seconds=30)
+        )
 
 
 def play(backend: str, folder: str, rank: str, size: str, port: str, scenes: str) -> None:

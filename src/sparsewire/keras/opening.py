@@ -57,7 +57,7 @@ def open_link(model: Any, options: Options) -> Link:
     limit = options.timeout if options.timeout is not None and is_positive(options.timeout) else 60.0
     comm = find_ranks(name, limit) if options.comm is None else options.comm
     try:
-        optimizer = getattr(model, "optimizer", None) if options.optimizer is None else options.optimizer
+        optimizer: Any = getattr(model, "optimizer", None) if options.optimizer is None else options.optimizer
         _check(model, optimizer, name)
         named = named_variables(model)
         recipe, settings = _choose(named, optimizer, options)

@@ -28,9 +28,9 @@ def find_ranks(backend: str, timeout: float) -> Communicator:
 
         return JaxCommunicator(timeout)
     if _has_torch():
-        from sparsewire.comm import TorchCommunicator
+        from .torch_ranks import OwnGroup
 
-        return TorchCommunicator()
+        return OwnGroup(timeout)
     for name in COUNTS:
         if os.environ.get(name, "1") not in ("", "1"):
             raise InputError(
