@@ -30,7 +30,8 @@ test-hosts:
 	PIP_CONSTRAINT=constraints-hosts.txt $(HOSTS)/bin/python -m pip install -q tensorflow-cpu keras jax optax flax \
 	  orbax-checkpoint numpy torch zstandard ml_dtypes pytest pytest-timeout hypothesis scikit-build-core nanobind
 	$(HOSTS)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
-	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py
+	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py \
+	  tests/package/test_examples.py::test_keras_fit
 
 lint: $(READY)
 	$(VENV)/bin/ruff check src tests benchmarks examples

@@ -209,13 +209,13 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
     # --- what `fit` calls ---
 
     def on_train_begin(self, logs: Any = None) -> None:
+        if not self.attached:
+            raise InputError("the link is detached: attach again, or leave it out of callbacks")
         if self._place.compiled and self._place.model.optimizer is not self.optimizer:
             raise InputError(
                 "the model was compiled again after attach, and has another optimizer: call link.detach() before "
                 "compile, and attach after it"
             )
-        if not self.attached:
-            raise InputError("the link is detached: attach again, or leave it out of callbacks")
         self._fitting, self._meetings = True, Meetings(self.gather)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

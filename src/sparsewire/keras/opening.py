@@ -113,6 +113,6 @@ def _choose(named: Mapping[str, Any], optimizer: Any, options: Options) -> tuple
 
 def _compile_plainly(model: Any, backend: str) -> None:
     """XLA of TensorFlow, and torch.compile, cannot call Python."""
-    if backend != "jax" and model.optimizer is not None and model.jit_compile:
+    if backend != "jax" and getattr(model, "optimizer", None) is not None and model.jit_compile:
         model.jit_compile = False
         logger.warning("jit_compile is set to False: a step that %s compiles cannot exchange gradients", backend)

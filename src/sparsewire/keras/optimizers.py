@@ -15,7 +15,8 @@ import keras
 
 from sparsewire.codecs.contract import Memory
 from sparsewire.errors import InputError
-from sparsewire.training.fit import check_sgd, warn_once
+from sparsewire.training.fit import check_sgd
+from sparsewire.training.notices import warn_once
 from sparsewire.training.recipe import OptimizerFacts
 
 INSTEAD = 'train with SGD, Adam or AdamW, or send everything: attach(model, "nonzero | memory=none")'

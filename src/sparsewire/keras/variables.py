@@ -32,7 +32,7 @@ def dense_names(named: Mapping[str, Any], exclude: Exclude) -> frozenset[str]:
 def take_over(variables: Iterable[Any], comm: Communicator) -> None:
     """Rank 0's values for all ranks, in one message."""
     known = list(variables)
-    arrays = [np.asarray(keras.ops.convert_to_numpy(one), order="C") for one in known]
+    arrays = [np.asarray(keras.ops.convert_to_numpy(one.value), order="C") for one in known]
     mine = b"".join(array.tobytes() for array in arrays) if comm.rank == 0 else None
     given, start = comm.broadcast(mine), 0
     if len(given) != sum(array.nbytes for array in arrays):

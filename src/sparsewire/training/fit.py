@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.memory import NoMemory
-from sparsewire.errors import AccuracyWarning, InputError
+from sparsewire.errors import InputError
 
-_said: set[str] = set()
+from .notices import warn_once
 
 
 def check_sgd(memory: Memory, momentum: float, nesterov: bool, dampening: float = 0.0) -> None:
@@ -27,10 +25,3 @@ def check_sgd(memory: Memory, momentum: float, nesterov: bool, dampening: float 
         name = memory.id if hasattr(memory, "nesterov") else "dgc"
         other = f"{name}(momentum={held:g}, nesterov={str(nesterov).lower()})"
         raise InputError(f"SGD has nesterov={nesterov}, memory={memory} has not the same; write memory={other}")
-
-
-def warn_once(text: str) -> None:
-    """An `AccuracyWarning`, the first time."""
-    if text not in _said:
-        _said.add(text)
-        warnings.warn(text, AccuracyWarning, stacklevel=4)

@@ -7,7 +7,6 @@ taken out, and Adam's β1 is 0 for parameters that travel sparse, within `optimi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,14 +14,12 @@ import torch
 
 from sparsewire.codecs.contract import Memory
 from sparsewire.errors import InputError
-from sparsewire.training.fit import check_sgd, warn_once
+from sparsewire.training.fit import check_sgd
+from sparsewire.training.notices import say_once, warn_once
 from sparsewire.training.schedule import Settings
 
 from .families import Group
 from .owners import Behind
-
-logger = logging.getLogger("sparsewire")
-_said: set[str] = set()
 
 
 class Fit:
@@ -213,9 +210,3 @@ def without_optimizer(memory: Memory) -> None:
     else:
         return
     say_once(f"memory={memory} {what}; that is not checked: write attach(…, optimizer=optimizer)")
-
-
-def say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        logger.warning(text)
