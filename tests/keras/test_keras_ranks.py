@@ -8,6 +8,7 @@ from pathlib import Path
 import keras_ranks
 import pytest
 
+pytestmark = pytest.mark.timeout(450)
 Played = tuple[str, list[dict[str, str]]]  # backend, and by rank what a scene ended with
 TRAININGS = [
     "lossless_mlp_sgd", "lossless_mlp_adam", "lossless_embedding_sgd", "lossless_embedding_adam", "lossless_conv_sgd",
@@ -46,7 +47,7 @@ def test_three_ranks(tmp_path: Path) -> None:
 def test_a_rank_that_is_killed_ends_the_others(backend: str, tmp_path: Path) -> None:
     children = keras_ranks.start(backend, tmp_path, 2, "the_other_is_killed")
     try:
-        assert children[1].wait(100) == -signal.SIGKILL
+        assert children[1].wait(200) == -signal.SIGKILL
         said = keras_ranks.finish(children[:1], tmp_path)
     finally:
         keras_ranks.end(children)

@@ -41,7 +41,7 @@ def start(backend: str, folder: Path, ranks: int, *scenes: str) -> list[subproce
     return children
 
 
-def finish(children: list[subprocess.Popen[bytes]], folder: Path, limit: float = 110) -> list[dict[str, str]]:
+def finish(children: list[subprocess.Popen[bytes]], folder: Path, limit: float = 400) -> list[dict[str, str]]:
     """What each rank wrote."""
     deadline = time.monotonic() + limit
     try:
