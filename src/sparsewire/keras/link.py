@@ -51,7 +51,8 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
         HostLink.__init__(self, place.comm, settings, real_sizes(named), recipe)
         self.optimizer = place.optimizer
         self._place, self._names = place, {id(one): name for name, one in named.items()}
-        self._names |= {id(one.value): name for name, one in named.items()}  # loops of one's own may name these
+        if keras.backend.backend() == "tensorflow":  # its loops may name the tf.Variables
+            self._names |= {id(one.value): name for name, one in named.items()}
         self._meetings = Meetings(self.gather)
         self._fitting = self._stopped = self._within = False
         self._dense_share: Any = 0.0  # of beta_1 that is left in this step
@@ -174,11 +175,11 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
             except StopIteration:
                 raise
             except BaseException as caught:
-                if self.error is None:
-                    self.fail(caught)
-                if self.error is caught:
+                if self.error is None and self.comm.size > 1:
+                    self.fail(caught)  # others wait for this rank
+                if self.error is None or self.error is caught:
                     raise
-                raise self.error from None  # type: ignore[misc]
+                raise self.error from None
 
         model.train_function = trained
         return trained
