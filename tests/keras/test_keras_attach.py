@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from host_ranks import missing
 
 import sparsewire.keras
 from sparsewire.comm import Communicator, run_ranks
@@ -218,3 +220,9 @@ def test_a_metric_that_only_some_ranks_have_is_theirs() -> None:
         return meetings.means({"loss": 1.0, **({"val_loss": 3.0} if comm.rank == 0 else {})}, comm.rank == 1)
 
     assert run_ranks(2, meet) == [({"loss": 1.0, "val_loss": 3.0}, True)] * 2
+
+
+def test_without_keras_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("sparsewire.keras")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert "pip install 'sparsewire[keras]'" in missing(monkeypatch, "sparsewire.keras", "keras")
