@@ -45,10 +45,10 @@ def test_three_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_rank_that_is_killed_ends_the_others(backend: str, tmp_path: Path) -> None:
-    children = keras_ranks.start(backend, tmp_path, 2, "the_other_is_killed")
+    children = keras_ranks.start(backend, tmp_path, 2, keras_ranks.KILLED)
     try:
         assert children[1].wait(200) == -signal.SIGKILL
         said = keras_ranks.finish(children[:1], tmp_path)
     finally:
         keras_ranks.end(children)
-    assert said[0]["the_other_is_killed"] == ""
+    assert said[0][keras_ranks.KILLED] == ""
