@@ -1,8 +1,8 @@
 """The training methods that `sparsewire lab train` compares, and how they are written.
 
 A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `default`, `auto`, a scheme, or `local:` and a scheme.
-Settings follow after semicolons: those of `attach` for `default` and schemes, of `local_steps` for `local:`, of the hook
-for torch's own. `default` is what `attach` chooses by the optimizer and the cell's steps, as no scheme is named.
+Settings follow after semicolons: those of `attach` for `default` and schemes, of `local_steps` for `local:`, of the
+hook for torch's own. `default` is what `attach` chooses by the optimizer and the cell's steps, as no scheme is named.
 `falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
 """
 
@@ -128,4 +128,6 @@ def _refuse_unknown(head: str) -> None:
     if word in (*TORCH, DEFAULT):
         raise InputError(f"{head!r} is not a method: settings of {word} follow after semicolons: {word}; name=value")
     if word not in (*schemes, *SLOTS):
-        raise InputError(f"there is no method {word!r}{nearest(word.lower(), [*TORCH, DEFAULT, f'{LOCAL}…', *schemes])}")
+        raise InputError(
+            f"there is no method {word!r}{nearest(word.lower(), [*TORCH, DEFAULT, f'{LOCAL}…', *schemes])}"
+        )
