@@ -41,7 +41,7 @@ def goes_dense(stage: Stage, dtype: str) -> tuple[list[dict[str, Any]], int, lis
         with attach(wired, SCHEME, dense_below=100, on_divergence="dense", optimizer=None) as link:
             for step in range(CHECK + DENSE + 3):
                 mine, theirs = _backward(stage, wired, step), _backward(stage, plain, step)
-                alike = all(torch.allclose(a, b, rtol=1e-2, atol=1e-6) for a, b in zip(mine, theirs, strict=True))
+                alike = all(torch.allclose(a, b, rtol=0.05, atol=1e-3) for a, b in zip(mine, theirs, strict=True))
                 assert alike == (CHECK + 1 < step <= CHECK + DENSE), step
                 assert step != CHECK + 1 or not link.averager.states.unsent()
             found = link.stats()["guard"]
