@@ -219,6 +219,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--steps", type=count, help="default: the task's")
     add("--falling", action="store_true", help="one threshold for the model, and a ratio that falls")
     add("--actions", nargs="+", choices=["warn", "dense"], default=["warn"], help="what an alarm does")
+    add("--nice", action="store_true", help="leave the processors to others")
     return parser.parse_args(argv)
 
 
@@ -226,8 +227,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     logging.getLogger("sparsewire").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    os.nice(10)
     try:
+        if options.nice:
+            os.nice(19)
         if options.tasks:
             results.prepare(options.output)
             with results.alone(options.output):
