@@ -45,8 +45,11 @@ MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's pixels
 
 def standardized(folder: Path) -> Data:
     data = ACCURACY["mnist"].load(folder)
-    parts: list[Part] = [((x - MEAN) / DEVIATION, y) for x, y in (data.train, data.valid, data.test)]
-    return Data(*parts, data.classes)
+    return Data(*map(_standardized, (data.train, data.valid, data.test)), classes=data.classes)
+
+
+def _standardized(part: Part) -> Part:
+    return (part[0] - MEAN) / DEVIATION, part[1]
 
 
 TASKS: dict[str, Task] = {
