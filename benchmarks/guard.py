@@ -45,7 +45,8 @@ MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's pixels
 
 def standardized(folder: Path) -> Data:
     data = ACCURACY["mnist"].load(folder)
-    return Data(*map(_standardized, (data.train, data.valid, data.test)), classes=data.classes)
+    train, valid, test = map(_standardized, (data.train, data.valid, data.test))
+    return Data(train, valid, test, data.classes)
 
 
 def _standardized(part: Part) -> Part:
