@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire import kernels
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import of
+from sparsewire.kernels.device.contract import Dense
 
 ACTIONS = ("warn", "dense", None)
 EVERY = 16  # steps
@@ -154,10 +155,8 @@ def read_guard(saved: Mapping[str, Any], factor: float = 1.0) -> dict[str, Any]:
     return {"usual": moved, **counts, "alarms": [[step, reason] for step, reason in alarms]}
 
 
-def norms_of(parts: Iterable[tuple[Array, Array]]) -> Norms:
-    """The norms of residuals and gradients, each part a pair of both; a pass over each."""
-    residual, gradient = [], []
-    for kept, x in parts:
-        residual.append(kernels.energy(kept, threads=kernels.threads))
-        gradient.append(kernels.energy(x, threads=kernels.threads))
-    return math.sqrt(math.fsum(residual)), math.sqrt(math.fsum(gradient))
+def norms_of(parts: Iterable[tuple[Dense, Dense]]) -> Norms:
+    """The norms of residuals and gradients, each part a pair of both; a pass over each, wherever they lie."""
+    measured = [(of(kept).energy(kept), of(x).energy(x)) for kept, x in parts]
+    energies = [(kept.read(), x.read()) for kept, x in measured]
+    return math.sqrt(math.fsum(kept for kept, _ in energies)), math.sqrt(math.fsum(x for _, x in energies))
