@@ -176,12 +176,12 @@ def test_a_check_in_a_step_that_is_spoiled_changes_nothing(counted: bool) -> Non
         one.put(x)
         one.write_means(one.prepare())
         one.settle(counted)
-        assert one.state_dict()["guard"] == before and before["checks"] == 0
+        assert one.state_dict()["guard"] == before and before["gradient"] == [0.0, 0]
         one.step = EVERY - 1
         one.put(gradients(comm, EVERY - 1))
         one.write_means(one.prepare())
         one.settle(True)
-        assert one.state_dict()["guard"]["checks"] == 1
+        assert one.state_dict()["guard"]["gradient"][1] == 1
 
     run_ranks(2, fn)
 
@@ -201,7 +201,9 @@ def test_a_loss_scale_changes_no_ratio() -> None:
         scale[0] = 0.25
         later = averager(comm, scale=lambda: scale[0])
         later.load_state_dict(scaled.state_dict())
-        assert later.state_dict()["guard"]["usual"] == pytest.approx(plain.state_dict()["guard"]["usual"] - 2)
+        mine, theirs = (one.state_dict()["guard"] for one in (later, plain))
+        assert mine["gradient"][0] == pytest.approx(theirs["gradient"][0] - 2)
+        assert mine["beside"] == pytest.approx(theirs["beside"], rel=1e-6)
 
     run_ranks(2, fn)
 
@@ -257,14 +259,30 @@ def test_many_steps_that_are_not_finite_are_said_once(lines: Lines) -> None:
 def test_a_gradient_that_shrinks_is_no_alarm_and_one_that_grows_slowly_neither() -> None:
     found = Guard("warn", remembers=True, rank=1)
     for check in range(200):
-        found.note((20 * 0.7 ** (check // 2), 0.7**check, 0))  # what waits shrinks more slowly
+        found.note((20 * 0.7 ** (check // 2), 0.7**check, 0.1 * 0.7**check, 0))  # what waits shrinks more slowly
         found.follow(check, finite=True)
     assert not found.stats()["guard"]["alarms"]
     found = Guard("warn", remembers=True, rank=1)
     for check in range(200):
-        found.note((50 * 1.05**check, 1.05**check, 0))
+        found.note((50 * 1.05**check, 1.05**check, 1, 0))
         found.follow(check, finite=True)
     assert not found.stats()["guard"]["alarms"] and 50 < found.stats()["guard"]["ratio"] < LIMIT
+
+
+def test_gradients_that_vanish_beside_others_that_stay_are_an_alarm_on_all_ranks() -> None:
+    """As where units have died: only what travels dense has a gradient still."""
+
+    def fn(comm: Communicator, all_of_it: bool) -> list[int]:
+        one = averager(comm, action="warn")
+        for step in range(100):
+            x = gradients(comm, step, burst=False)
+            for name in SIZES if all_of_it else ("w", "v"):
+                x[name] *= np.float32(1 if step < 20 else 1e-6)
+            step_of(one, x)
+        return [alarm["step"] for alarm in guard_of(one)["alarms"]]
+
+    assert run_ranks(2, lambda comm: fn(comm, False)) == [[63]] * 2  # the third check
+    assert run_ranks(2, lambda comm: fn(comm, True)) == [[]] * 2
 
 
 def test_nothing_is_measured_where_nothing_waits_or_nobody_looks() -> None:
@@ -277,8 +295,8 @@ def test_nothing_is_measured_where_nothing_waits_or_nobody_looks() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [{"usual": "1"}, {"usual": float("nan")}, {"checks": -1}, {"until": 1.5}, {"alarms": [["3", "x"]]},
-     {"alarms": [[3, 4]]}, {"alarms": 5}],
+    [{"gradient": ["1", 2]}, {"gradient": [float("nan"), 2]}, {"beside": [1.0, -1]}, {"beside": 3}, {"until": 1.5},
+     {"dead": -1}, {"alarms": [["3", "x"]]}, {"alarms": [[3, 4]]}, {"alarms": 5}],
     ids=str,
 )  # fmt: skip
 def test_a_state_that_makes_no_sense_is_refused(state: dict[str, Any]) -> None:

@@ -231,7 +231,7 @@ class Averager(TrainingState):
         if not self._guard.due(self.step, sparse=self.scheme is not None):
             return []
         with self.clock("guard"):
-            norms = norms_of(part for pending in self._pending for part in pending.residuals())
+            norms = norms_of((part for pending in self._pending for part in pending.residuals()), others)
             return self._guard.message(norms, self.scale, others)
 
     def _follow(self) -> None:

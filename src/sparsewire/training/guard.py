@@ -1,13 +1,16 @@
 """`Guard`: whether a training runs away, which all ranks find out together.
 
-1. In every 16th step each rank measures the norms of its residual and of its gradient, over all compressed parameters.
-   Their means over the ranks travel with what is dense in that step.
+1. In every 16th step each rank measures the norms of its residual and of its gradient, over all compressed parameters,
+   and of what travels dense. Their means over the ranks travel with what is dense in that step.
 2. The usual norm of a gradient is the geometric mean of those that were measured, as high as it has ever been: a
    gradient that shrinks as the loss does is no sign of anything.
 3. A residual of more than 300 times the usual gradient runs away. No training that ended well came near, and those that
-   broke went beyond it by orders of magnitude (docs/results/guard.json).
-4. So does a loss scale below 1. 20 steps in a row that are not finite are said as well, but nothing follows from
-   them: a step that is not finite changes no state.
+   broke went beyond it by orders of magnitude (docs/results/guard.jsonl).
+4. Where units die, the gradients of their weights vanish, and those of the last biases stay. Beside what travels dense,
+   a gradient of less than 1/300 of the usual in three checks in a row is an alarm. Where the loss vanishes, both shrink
+   alike.
+5. So is a loss scale below 1. 20 steps in a row that are not finite are said as well, but nothing follows from them: a
+   step that is not finite changes no state.
 
 The ranks decide by numbers that they have agreed on, so all decide alike. What an alarm does is
 `Settings.on_divergence`: "warn" says it, once; "dense" also makes the next 128 steps dense, the first of which sends
@@ -19,6 +22,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,12 +35,32 @@ from sparsewire.kernels.device.contract import Dense
 ACTIONS = ("warn", "dense", None)
 EVERY = 16  # steps
 LIMIT = 300.0  # of the residual's norm, in those of a usual gradient
+DEAD = 3  # checks in a row at which gradients have vanished beside what travels dense
 MEMORY = 16  # checks that the usual gradient is a mean of
 DENSE_STEPS = 128  # after the first alarm
 LOST = 20  # steps in a row that are not finite
 LARGEST = 1e30  # what a message says of a norm, so that the ranks' sum is finite in float32
 SMALLEST = 1e-30
-Norms = tuple[float, float]  # of a residual and of a gradient
+Norms = tuple[float, float, float]  # of a residual, of its gradient, and of what travels dense
+
+
+@dataclass
+class Usual:
+    """The geometric mean of what was measured, as high as it has ever been; as a logarithm to base 2."""
+
+    level: float = 0.0
+    checks: int = 0
+
+    def ratio(self, value: float) -> float:
+        """A value in units of the usual one; 1 as long as nothing is known."""
+        return value / 2.0**self.level if self.checks else 1.0
+
+    def follow(self, value: float) -> None:
+        self.checks += 1
+        rise = math.log2(max(value, SMALLEST)) - self.level
+        if self.checks == 1 or rise > 0:
+            self.level += rise * max(1 / self.checks, 1 / MEMORY)
+
 
 logger = logging.getLogger("sparsewire")
 
@@ -46,8 +70,8 @@ class Guard:
 
     def __init__(self, action: str | None, remembers: bool, rank: int) -> None:
         self.action, self._watches, self._speaks = action, action is not None and remembers, rank == 0
-        self._usual, self._checks = 0.0, 0  # log2 of a norm; how many were measured
-        self._lost = 0  # steps in a row that were not finite; not saved
+        self._gradient, self._beside = Usual(), Usual()  # a gradient, and as a multiple of what travels dense
+        self._dead, self._lost = 0, 0  # checks in a row without gradients; steps in a row that were not finite
         self._ratio, self._until, self._alarms = 0.0, 0, list[dict[str, Any]]()
         self.told: tuple[float, ...] = ()  # in this step, by all ranks
 
@@ -85,16 +109,17 @@ class Guard:
         if finite and self.told:
             self._check(step, *self.told)
 
-    def _check(self, step: int, residual: float, gradient: float, collapsed: float) -> None:
-        if self._checks:
-            self._ratio = residual / 2.0**self._usual
-        level = math.log2(max(gradient, SMALLEST))
-        self._checks += 1
-        rise = level - self._usual
-        if self._checks == 1 or rise > 0:
-            self._usual += rise * max(1 / self._checks, 1 / MEMORY)
+    def _check(self, step: int, residual: float, gradient: float, dense: float, collapsed: float) -> None:
+        self._ratio = self._gradient.ratio(residual) if self._gradient.checks else 0.0
+        self._gradient.follow(gradient)
+        if dense > SMALLEST:
+            beside = gradient / dense
+            self._dead = self._dead + 1 if self._beside.ratio(beside) < 1 / LIMIT else 0
+            self._beside.follow(beside)
         if self._ratio > LIMIT:
             self._alarm(step, f"the residual is {self._ratio:.2g} times as large as a usual gradient (over {LIMIT:g})")
+        elif self._dead == DEAD:
+            self._alarm(step, "the gradients of compressed parameters have vanished, and those of the others have not")
         elif collapsed:
             self._alarm(step, "the loss scale has fallen below 1")
 
@@ -119,8 +144,8 @@ class Guard:
 
     def rescale(self, factor: float) -> None:
         """Norms are in the loss's scale."""
-        if self._checks:
-            self._usual += math.log2(factor)
+        if self._gradient.checks:
+            self._gradient.level += math.log2(factor)
 
     def stats(self) -> dict[str, Any]:
         if not self._watches:
@@ -129,34 +154,48 @@ class Guard:
 
     def saved(self) -> dict[str, Any]:
         return {
-            "usual": self._usual,
-            "checks": self._checks,
+            "gradient": [self._gradient.level, self._gradient.checks],
+            "beside": [self._beside.level, self._beside.checks],
+            "dead": self._dead,
             "until": self._until,
             "alarms": [[alarm["step"], alarm["reason"]] for alarm in self._alarms],
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Takes over what `read_guard` gave."""
-        self._usual, self._checks, self._until = saved["usual"], saved["checks"], saved["until"]
+        self._gradient, self._beside = Usual(*saved["gradient"]), Usual(*saved["beside"])
+        self._dead, self._until = saved["dead"], saved["until"]
         self._lost, self._ratio, self.told = 0, 0.0, ()
         self._alarms = [{"step": step, "reason": reason} for step, reason in saved["alarms"]]
 
 
 def read_guard(saved: Mapping[str, Any], factor: float = 1.0) -> dict[str, Any]:
     """What `saved` gave, checked, at another loss scale; a state without it begins anew."""
-    usual, counts = saved.get("usual", 0.0), {name: saved.get(name, 0) for name in ("checks", "until")}
+    gradient, beside = (_read_usual(saved.get(name, [0.0, 0])) for name in ("gradient", "beside"))
+    if gradient[1]:
+        gradient[0] += math.log2(factor)
+    counts = {name: saved.get(name, 0) for name in ("dead", "until")}
+    if not all(type(count) is int and count >= 0 for count in counts.values()):
+        raise InputError(f"the state has {counts!r} for the guard against divergence")
     alarms = saved.get("alarms", [])
-    known = type(usual) in (int, float) and abs(usual) < 1100
-    if not known or not all(type(count) is int and count >= 0 for count in counts.values()):
-        raise InputError(f"the state has {dict(saved)!r} for the guard against divergence")
     if not all(type(step) is int and isinstance(reason, str) for step, reason in alarms):
         raise InputError(f"the state has {alarms!r} for alarms of the guard against divergence")
-    moved = float(usual) + (math.log2(factor) if counts["checks"] else 0.0)
-    return {"usual": moved, **counts, "alarms": [[step, reason] for step, reason in alarms]}
+    listed = [[step, reason] for step, reason in alarms]
+    return {"gradient": gradient, "beside": beside, **counts, "alarms": listed}
 
 
-def norms_of(parts: Iterable[tuple[Dense, Dense]]) -> Norms:
-    """The norms of residuals and gradients, each part a pair of both; a pass over each, wherever they lie."""
+def _read_usual(saved: Any) -> list[Any]:
+    level, checks = saved
+    if type(level) not in (int, float) or not abs(level) < 1100 or type(checks) is not int or checks < 0:
+        raise InputError(f"the state has {saved!r} for what is usual to the guard against divergence")
+    return [float(level), checks]
+
+
+def norms_of(parts: Iterable[tuple[Dense, Dense]], others: Iterable[Dense]) -> Norms:
+    """The norms of residuals and gradients, each part a pair of both, and of other arrays; a pass over each."""
     measured = [(of(kept).energy(kept), of(x).energy(x)) for kept, x in parts]
+    dense = [of(x).energy(x) for x in others]
     energies = [(kept.read(), x.read()) for kept, x in measured]
-    return math.sqrt(math.fsum(kept for kept, _ in energies)), math.sqrt(math.fsum(x for _, x in energies))
+    sums = (kept for kept, _ in energies), (x for _, x in energies), (x.read() for x in dense)
+    residual, gradient, rest = (math.sqrt(math.fsum(one)) for one in sums)
+    return residual, gradient, rest
