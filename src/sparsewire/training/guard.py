@@ -7,8 +7,8 @@
 3. A residual of more than 300 times the usual gradient runs away. No training that ended well came near, and those that
    broke went beyond it by orders of magnitude (docs/results/guard.jsonl).
 4. Where units die, the gradients of their weights vanish, and those of the last biases stay. Beside what travels dense,
-   a gradient of less than 1/300 of the usual in three checks in a row is an alarm. Where the loss vanishes, both shrink
-   alike.
+   a gradient of less than 1/30 of the usual, at three checks that are not far apart, is an alarm. Where the loss
+   vanishes both shrink alike.
 5. So is a loss scale below 1. 20 steps in a row that are not finite are said as well, but nothing follows from them: a
    step that is not finite changes no state.
 
@@ -35,7 +35,9 @@ from sparsewire.kernels.device.contract import Dense
 ACTIONS = ("warn", "dense", None)
 EVERY = 16  # steps
 LIMIT = 300.0  # of the residual's norm, in those of a usual gradient
-DEAD = 3  # checks in a row at which gradients have vanished beside what travels dense
+VANISHED = 1 / 30  # of a usual gradient, beside what travels dense
+GAP = 8  # other checks that make up for one at which the gradients have vanished
+DEAD = 2.5 * GAP  # three of them
 MEMORY = 16  # checks that the usual gradient is a mean of
 DENSE_STEPS = 128  # after the first alarm
 LOST = 20  # steps in a row that are not finite
@@ -71,7 +73,7 @@ class Guard:
     def __init__(self, action: str | None, remembers: bool, rank: int) -> None:
         self.action, self._watches, self._speaks = action, action is not None and remembers, rank == 0
         self._gradient, self._beside = Usual(), Usual()  # a gradient, and as a multiple of what travels dense
-        self._dead, self._lost = 0, 0  # checks in a row without gradients; steps in a row that were not finite
+        self._dead, self._lost = 0, 0  # grows with checks without gradients; steps in a row that were not finite
         self._ratio, self._until, self._alarms = 0.0, 0, list[dict[str, Any]]()
         self.told: tuple[float, ...] = ()  # in this step, by all ranks
 
@@ -112,13 +114,16 @@ class Guard:
     def _check(self, step: int, residual: float, gradient: float, dense: float, collapsed: float) -> None:
         self._ratio = self._gradient.ratio(residual) if self._gradient.checks else 0.0
         self._gradient.follow(gradient)
+        died = False
         if dense > SMALLEST:
             beside = gradient / dense
-            self._dead = self._dead + 1 if self._beside.ratio(beside) < 1 / LIMIT else 0
+            vanished = self._beside.ratio(beside) < VANISHED
             self._beside.follow(beside)
+            before, self._dead = self._dead, self._dead + GAP if vanished else max(0, self._dead - 1)
+            died = before < DEAD <= self._dead
         if self._ratio > LIMIT:
             self._alarm(step, f"the residual is {self._ratio:.2g} times as large as a usual gradient (over {LIMIT:g})")
-        elif self._dead == DEAD:
+        elif died:
             self._alarm(step, "the gradients of compressed parameters have vanished, and those of the others have not")
         elif collapsed:
             self._alarm(step, "the loss scale has fallen below 1")
