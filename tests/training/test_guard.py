@@ -269,6 +269,14 @@ def test_a_gradient_that_shrinks_is_no_alarm_and_one_that_grows_slowly_neither()
     assert not found.stats()["guard"]["alarms"] and 50 < found.stats()["guard"]["ratio"] < LIMIT
 
 
+def test_a_first_gradient_of_zero_is_not_the_usual_one() -> None:
+    found = Guard("warn", remembers=True, rank=1)
+    for check in range(9):
+        found.note((5.0, 0.0 if check == 0 else 1.0, 0.1, 0))
+        found.follow(check, finite=True)
+    assert not found.stats()["guard"]["alarms"] and found.stats()["guard"]["ratio"] == 5
+
+
 def test_gradients_that_vanish_beside_others_that_stay_are_an_alarm_on_all_ranks() -> None:
     """As where units have died: only what travels dense has a gradient still."""
 

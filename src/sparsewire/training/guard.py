@@ -112,8 +112,9 @@ class Guard:
             self._check(step, *self.told)
 
     def _check(self, step: int, residual: float, gradient: float, dense: float, collapsed: float) -> None:
+        if gradient > SMALLEST:
+            self._gradient.follow(gradient)
         self._ratio = self._gradient.ratio(residual) if self._gradient.checks else 0.0
-        self._gradient.follow(gradient)
         died = False
         if dense > SMALLEST:
             beside = gradient / dense
