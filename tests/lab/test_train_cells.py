@@ -34,6 +34,10 @@ def test_a_method_is_read_with_its_settings():
         "scheme": "sbc(level=2)",
         "overlap": 1,
     }
+    assert read_method("default").arm(9) == {"hook": "sparsewire", "total_steps": 9}
+    assert read_method("default; total_steps=1000; coverage=60").arm(9) == {
+        "hook": "sparsewire", "total_steps": 1000, "coverage": 60,
+    }  # fmt: skip
     assert read_method("powersgd; rank=2").arm(9) == {"hook": "powersgd", "rank": 2}
     assert read_method("post-local-sgd").periodic and read_method("auto").arm(9) == {
         "hook": "sparsewire",
@@ -53,6 +57,9 @@ def test_a_method_is_read_with_its_settings():
         ("FP16", "did you mean 'fp16'"),
         ("powersdg; rank=4", "did you mean 'powersgd'"),
         ("powersgd(rank=4)", "powersgd; name=value"),
+        ("default(coverage=7)", "default; name=value"),
+        ("defualt", "did you mean 'default'"),
+        ("default; falling=true", "with a ratio"),
         ("locl:sbc", "did you mean 'local:…'"),
         ("topk(1%) | values=rw", "did you mean 'raw'"),
         ("local:auto", "select has no 'auto'"),

@@ -21,6 +21,7 @@ VALUES = {
     "exclude": ("'last.bias'", "'nothing more'"),
     "ratio_schedule": ("'0.5 until 3'", "'nothing more'"),
     "scaler": ("True", "False"),
+    "on_divergence": ("'dense'", "'warn'"),
 }
 MODELS = {
     "shapes": ("'middle.weight [48, 47]'", "'middle.weight [48, 48]'"),

@@ -26,6 +26,7 @@ from sparsewire.exchange import ExchangeContext, Outcome, Piece, Selected, avera
 from sparsewire.kernels import Array
 
 from .buffer_pieces import BufferPieces
+from .guard import norms_of
 from .layout import Buffer, Gradients, PendingBuffer, PendingSparse, clipped
 from .nodes.nodes import LOSSLESS
 from .residuals.momentum import apply_rate_change, rescale_residual
@@ -138,7 +139,8 @@ class Averager(TrainingState):
         outcomes += [pending.outcome for pending in self._sparse]
         finite = self._reduce_dense() and all(pending.finite for pending in self._pending)
         finite = finite and all(outcome.finite for outcome in outcomes)
-        finite, self._gain.now = self.nodes.agree(finite, self._gain.now)
+        finite, (self._gain.now, *told) = self.nodes.agree(finite, [self._gain.now, *self._guard.told])
+        self._guard.note(told)
         return finite if self.settings.agree is None else self.settings.agree(finite)
 
     def commit(self, finite: bool) -> bool:
@@ -180,6 +182,7 @@ class Averager(TrainingState):
     def _count(self, end: StepEnd) -> None:
         end.keep()
         self._model.keep(end.finite)
+        self._guard.follow(self.step, end.finite)
         self.abandon()
         self.step += 1
         if self.settings.on_step is not None:
@@ -209,17 +212,27 @@ class Averager(TrainingState):
         self.states.put_back()
         self._model.clear()
         self._gain.clear()
+        self._guard.clear()
         self._pending, self._sparse, self._unclipped, self._end = [], [], [], None
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
         pairs = [pair for buffer in self._pending if not buffer.reduced for pair in buffer.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
-        message = self._gain.message(arrays, sparse=self.scheme is not None)
+        message, norms = self._gain.message(arrays, sparse=self.scheme is not None), self._norms(arrays)
         with self.clock("dense"):
-            finite = average_dense([*arrays, *message], self.nodes.across)
+            finite = average_dense([*arrays, *message, *norms], self.nodes.across)
         self._gain.now = self._gain.agreed(message)
+        self._guard.note(*norms)
         return finite
+
+    def _norms(self, others: Sequence[Array]) -> list[Array]:
+        """This rank's message to the guard, where one is due."""
+        if not self._guard.due(self.step, sparse=self.scheme is not None):
+            return []
+        with self.clock("guard"):
+            norms = norms_of((part for pending in self._pending for part in pending.residuals()), others)
+            return self._guard.message(norms, self.scale, others)
 
     def _follow(self) -> None:
         """At the start of a step, the buffers change with the loss's scale and the learning rate."""

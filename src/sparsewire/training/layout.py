@@ -154,6 +154,17 @@ class PendingBuffer:
         if self.buffer.copies:
             self.pieces = [replace(piece, x=np.empty(0, np.float32)) for piece in self.pieces]
 
+    def residuals(self) -> Iterator[tuple[Array, Array]]:
+        """What waits of each compressed segment, and its gradient."""
+        if not self.pieces:
+            return
+        numbers = self.buffer.read()
+        if self.buffer.copies:
+            self.layout.clear(numbers)
+        for piece in self.pieces_over(numbers):
+            if "residual" in piece.state:
+                yield piece.state["residual"], piece.x
+
     def pieces_over(self, numbers: Array) -> list[Piece]:
         """The pieces, whose gradients lie in `numbers`."""
         spans = [numbers[segment.start : segment.stop] for segment in self.layout.segments]

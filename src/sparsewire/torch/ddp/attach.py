@@ -26,7 +26,7 @@ def attach(
     exclude: Exclude = (), warmup_steps: int = 0, ratio_schedule: Ratios | None = None, follow_rate: bool = False,
     clip_norm: float | None = None, scaler: torch.amp.GradScaler | None = None, seed: int = 0,
     on_step: Callable[[dict[str, Any]], None] | None = None, timeout: float | None = None,
-    nodes: int | str | None = None,
+    nodes: int | str | None = None, on_divergence: str | None = "warn",
 ) -> Link:  # fmt: skip
     """Compresses the model's gradients from the next backward on. Every rank calls it, with the same arguments.
 
@@ -56,10 +56,12 @@ def attach(
     timeout: seconds that a collective may wait for a rank; by default as long as the model's own process group.
     nodes: "auto", or how many ranks one after another share a machine: these average dense among themselves first, and
         each compresses and exchanges one part of every parameter with its like on the other machines.
+    on_divergence: "warn" has rank 0 log once if what waits runs away beside the gradient; "dense" also sends it and
+        goes on dense for a while; None: nobody looks.
 
     A setting that one rank refuses is an error on every rank, at once.
     """
     return open_link(model, Options(
         scheme, optimizer, total_steps, coverage, ratio, memory, select_per, dense_below, exclude, warmup_steps,
-        ratio_schedule, follow_rate, clip_norm, scaler, seed, on_step, timeout, nodes,
+        ratio_schedule, follow_rate, clip_norm, scaler, seed, on_step, timeout, nodes, on_divergence,
     ))  # fmt: skip

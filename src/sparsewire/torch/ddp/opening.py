@@ -51,6 +51,7 @@ class Options:
     on_step: Callable[[dict[str, Any]], None] | None
     timeout: float | None
     nodes: int | str | None
+    on_divergence: str | None
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, opti
         recipe.ratio_schedule, options.scaler, options.seed, options.on_step, options.timeout, options.clip_norm,
         options.nodes,
     )  # fmt: skip
+    settings = replace(settings, on_divergence=options.on_divergence)
     if auto is not None:
         settings = auto_settings(settings, auto)
     fit = fit_optimizers(behind, settings, named)
