@@ -42,7 +42,7 @@ def save_dcp(link: Link, path: PathLike) -> None:
     from torch.distributed import checkpoint as dcp
 
     state, _ = together(link.gather, lambda: (_to_save(link, path), None))
-    dcp.save(state, checkpoint_id=path, process_group=link._hook.group)
+    dcp.save(state, checkpoint_id=path, process_group=link.process_group)
 
 
 def load_dcp(link: Link, path: PathLike) -> None:
@@ -87,7 +87,7 @@ def _states(link: Link, path: PathLike, saved: Mapping[str, Any], ranks: Sequenc
 
     tensors, _ = together(link.gather, empty)
     try:
-        dcp.load(tensors, checkpoint_id=path, process_group=link._hook.group)
+        dcp.load(tensors, checkpoint_id=path, process_group=link.process_group)
     except (CheckpointException, Exception) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 

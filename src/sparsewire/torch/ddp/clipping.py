@@ -14,6 +14,8 @@ import torch
 
 from sparsewire.training.schedule import Settings
 
+from ..tensors import local
+
 TEXT = (
     "gradients were changed between backward and optimizer.step(), as clip_grad_norm_ does: that clips what has waited "
     "to be sent together with the gradient, and costs accuracy; write attach(…, clip_norm=…) instead"
@@ -34,17 +36,18 @@ class ClipWatch:
             return
         engine: Any = torch.autograd.Variable._execution_engine
         with contextlib.suppress(RuntimeError):  # no backward: a rank that has joined goes along with the others
-            engine.queue_callback(lambda: engine.queue_callback(self._note))
+            engine.queue_callback(lambda: engine.queue_callback(self.note))
 
     def stop(self) -> None:
         """Nothing is noticed from now on."""
         self._parameter = self._left = None
 
-    def _note(self) -> None:
+    def note(self) -> None:
+        """The gradient is now as the optimizer should find it."""
         self._left = self._now()
 
     def _now(self) -> tuple[int, int] | None:
-        gradient = None if self._parameter is None else self._parameter.grad
+        gradient = None if self._parameter is None or self._parameter.grad is None else local(self._parameter.grad)
         if gradient is None or gradient.layout != torch.strided or gradient.is_inference():
             return None
         return gradient.data_ptr(), gradient._version
