@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -144,7 +145,7 @@ def equals_hsdp(stage: Stage, replicas: int, shards: int, step: str = "plain", s
     if settings.get("unused"):
         plain.set_reduce_scatter_unused_params(True)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (plain, wired)]
-    with attach(wired, LOSSLESS, optimizer=optimizers[1], replicas=mesh["replicate"]) as link:
+    with attach(wired, LOSSLESS, optimizer=optimizers[1], replicas=mesh["replicate"]) as link, quiet():
         for number in range(steps):
             for model, optimizer in zip((plain, wired), optimizers, strict=True):
                 STEPS[step](stage, model, number)
@@ -152,6 +153,14 @@ def equals_hsdp(stage: Stage, replicas: int, shards: int, step: str = "plain", s
                 optimizer.zero_grad()
             assert_same_shards(plain, wired)
         assert link.step == exchanges * steps
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """torch.compile looks at `.grad` of tensors that have none, and warns of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
+        yield
 
 
 def assert_same_shards(one: nn.Module, other: nn.Module) -> None:

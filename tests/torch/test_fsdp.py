@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,3 +59,88 @@ def test_with_everything_sent_weights_are_those_of_hsdp(four: Pool, case: str) -
 @pytest.mark.parametrize("case", CASES)
 def test_so_they_are_with_three_uneven_shards(six: Pool, case: str) -> None:
     six.play("fsdp.equals_hsdp", replicas=2, shards=3, **CASES[case])
+
+
+# --- over time ---
+
+
+@pytest.mark.parametrize(("kind", "memory"), [("sgd", "gain"), ("adamw", "residual")])
+def test_the_default_recipe_trains(four: Pool, kind: str, memory: str) -> None:
+    for found in four.play("fsdp_state.trains", kind=kind):
+        assert found["memory"] == memory
+        assert found["losses"][-1] < found["losses"][0] / 2
+        assert found["stats"]["bytes_sent"] < found["stats"]["bytes_dense"]
+        assert (found["stats"]["replicas"], found["stats"]["shards"], found["stats"]["steps"]) == (2, 2, 60)
+
+
+def test_replicas_begin_with_the_weights_of_the_first(four: Pool) -> None:
+    first, *others = four.play("fsdp_state.trains", kind="sgd", steps=1)
+    assert any("replicas were given replica 0's first.weight, first.bias" in line for line in first["lines"])
+    assert all("were given" not in line for found in others for line in found["lines"])
+
+
+@pytest.mark.parametrize("through", ["files", "dcp"])
+@pytest.mark.parametrize("settings", [{}, {"scheme": "topk(5%) | memory=residual", "kind": "adamw",
+                                           "select_per": "model"}])  # fmt: skip
+def test_a_resumed_run_equals_one_that_never_stopped(
+    four: Pool, tmp_path: Path, through: str, settings: dict[str, Any]
+) -> None:
+    four.play("fsdp_state.resumes_exactly", folder=str(tmp_path / "state"), through=through, **settings)
+
+
+@pytest.mark.parametrize("through", ["files", "dcp"])
+@pytest.mark.parametrize("to", [[3, 2], [1, 6], [6, 1]])
+def test_shards_and_replicas_come_and_go(six: Pool, tmp_path: Path, through: str, to: list[int]) -> None:
+    six.play("fsdp_state.moves", folder=str(tmp_path / "state"), through=through, to=to)
+
+
+def test_what_is_infinite_in_one_shard_moves_no_residual_anywhere(four: Pool) -> None:
+    finite = four.play("fsdp_state.overflows_in_one_shard")
+    assert not all(finite[1]) and not all(finite[3])  # the mean of that shard
+    assert all(finite[0]) and all(finite[2])
+
+
+def test_a_gradient_is_clipped_by_the_norm_of_all_its_shards(four: Pool) -> None:
+    assert all(norm <= 1e-3 / 2**0.5 * 1.0001 for norm in four.play("fsdp_state.clips"))
+
+
+@pytest.mark.parametrize("how", ["dies", "raises"])
+def test_a_lost_rank_ends_all_others_at_once(four: Pool, how: str) -> None:
+    told = four.play("fsdp_state.is_lost", victim=1, how=how, lost=[1])
+    four.close()
+    for rank in (0, 2, 3):
+        assert told[rank]["seconds"] < 15 and told[rank]["step"] <= 5
+    if how == "raises":
+        assert "rank 1: ValueError: no batch left" in told[3]["text"]
+
+
+# --- refusals ---
+
+TOLD = {
+    "native": "is on a mesh of two dimensions",
+    "plain": 'write fully_shard(module, mesh=mesh["shard"])',
+    "ddp": 'write fully_shard(module, mesh=mesh["shard"])',
+    "fsdp1": "is wrapped in FullyShardedDataParallel, FSDP1",
+    "replicate": "has been given to replicate()",
+    "left": 'write fully_shard(model, mesh=mesh["shard"]) for the whole model',
+    "columns": "sharded along dimension 1",
+    "stepping": "step the optimizer after backward",
+    "hooked": "leave set_all_reduce_hook out",
+    "taken": "call its detach() first",
+    "no replicas": 'write attach(model, …, replicas=mesh["replicate"])',
+    "no mesh": 'write replicas=mesh["replicate"]',
+    "whole mesh": "replicas is a mesh of 2 dimensions",
+    "wrong mesh": "only this rank may be in both",
+    "nodes": "leave nodes out",
+    "auto": "name a scheme",
+    "differ": "seed: 1 where rank 0 has 0",
+}
+
+
+def test_what_cannot_be_served_is_told_with_the_line_to_write(four: Pool) -> None:
+    for found in four.play("fsdp_state.is_refused"):
+        assert {name: text for name, text in found.items() if TOLD[name] not in text} == {}
+
+
+def test_backward_within_backward_is_refused(four: Pool) -> None:
+    assert all("use_reentrant=False" in text for text in four.play("fsdp_state.reenters"))

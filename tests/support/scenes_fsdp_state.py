@@ -1,0 +1,237 @@
+"""Scenes of sharded replicas over time: trainings that go on, come back, fail, or are refused."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scenes_fsdp import LOSSLESS, Net, assert_same_replicas, assert_same_shards, backward, build, mesh_of
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch_ranks import Stage, assert_same_state, logged, raises, told
+
+from sparsewire.errors import InputError, SparsewireError
+from sparsewire.torch import attach, load, load_dcp, save, save_dcp
+
+SCHEME = "topk(5%) | values=qsgd(bits=7) | memory=gain(momentum=0.9)"
+
+
+class Run:
+    """A sharded model, its optimizer and its link."""
+
+    def __init__(self, stage: Stage, replicas: int, shards: int, scheme: str | None = SCHEME, kind: str = "sgd",
+                 seed: int = 7, **settings: Any) -> None:  # fmt: skip
+        self.stage, self.mesh, self.step = stage, mesh_of(replicas, shards), 0
+        self.model = build(self.mesh, seed=seed)
+        parameters = self.model.parameters()
+        self.optimizer = (torch.optim.SGD(parameters, lr=0.05, momentum=0.9) if kind == "sgd"
+                          else torch.optim.AdamW(parameters, lr=0.01))  # fmt: skip
+        settings = {"optimizer": self.optimizer, "dense_below": 40, **settings}
+        self.link = attach(self.model, scheme, replicas=self.mesh["replicate"], **settings)
+
+    def train(self, end: int) -> list[float]:
+        losses = []
+        for self.step in range(self.step + 1, end + 1):
+            losses.append(backward(self.stage, self.model, self.step).item())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return losses
+
+    def copied(self) -> list[Any]:
+        return copy.deepcopy([self.model.state_dict(), self.optimizer.state_dict()])
+
+    def take(self, states: list[Any], step: int) -> None:
+        self.model.load_state_dict(states[0])
+        self.optimizer.load_state_dict(states[1])
+        self.step = step
+
+
+def trains(stage: Stage, kind: str, steps: int = 60, **settings: Any) -> dict[str, Any]:
+    """The default recipe, from weights that differ between replicas."""
+    with logged() as lines:
+        run = Run(stage, 2, 2, None, kind, seed=stage.rank // 2, total_steps=steps, **settings)
+    assert_same_replicas(stage, run.model)
+    losses = run.train(steps)
+    assert_same_replicas(stage, run.model)
+    stats = run.link.stats()
+    run.link.detach()
+    return {"losses": losses, "stats": stats, "lines": lines, "memory": run.link.settings.schedule.scheme.memory.id}
+
+
+def resumes_exactly(stage: Stage, folder: str, through: str, **settings: Any) -> None:
+    """Saved and loaded = never stopped."""
+    whole = Run(stage, 2, 2, **settings)
+    whole.train(4)
+    states = whole.copied()
+    {"files": save, "dcp": save_dcp}[through](whole.link, folder)
+    whole.train(7)
+    resumed = Run(stage, 2, 2, **settings)
+    resumed.take(states, 4)
+    {"files": load, "dcp": load_dcp}[through](resumed.link, folder)
+    resumed.train(7)
+    assert_same_shards(whole.model, resumed.model)
+    assert_same_state(whole.link.state_dict(), resumed.link.state_dict())
+    for run in (whole, resumed):
+        run.link.detach()
+
+
+def kept(stage: Stage, run: Run, buffer: str) -> dict[str, torch.Tensor]:
+    """The mean over the replicas of what each has not sent of whole parameters."""
+    state, found = run.link.state_dict(), {}
+    for name, parameter in run.model.named_parameters():
+        shard, numel = state["buffers"].get(name, {}).get(buffer), parameter.numel()
+        start = run.link.grid.bounds_of[name][run.link._group.inside.rank]
+        whole = torch.zeros(numel)
+        if shard is not None:
+            whole[start : start + shard.numel()] = shard
+        found[name] = sum(stage.everyones(whole)) / run.link.stats()["replicas"]
+    return found
+
+
+def moves(stage: Stage, folder: str, through: str, to: list[int], **settings: Any) -> None:
+    """Other numbers of replicas and shards go on with the same mean of what was not sent."""
+    old = Run(stage, 2, 3, **settings)
+    old.train(3)
+    before = {buffer: kept(stage, old, buffer) for buffer in old.link.settings.schedule.scheme.memory.buffers}
+    assert any(part.any() for part in before["residual"].values())
+    {"files": save, "dcp": save_dcp}[through](old.link, folder)
+    old.link.detach()
+    new = Run(stage, *to, **settings)
+    {"files": load, "dcp": load_dcp}[through](new.link, folder)
+    assert new.link.step == 3
+    for buffer, parts in before.items():
+        after = kept(stage, new, buffer)
+        for name, part in parts.items():
+            torch.testing.assert_close(after[name], part, rtol=1e-6, atol=1e-9, msg=f"{buffer} of {name}")
+    new.train(3)
+    assert_same_replicas(stage, new.model)
+    new.link.detach()
+
+
+def overflows_in_one_shard(stage: Stage) -> list[bool]:
+    """Rank 1's shard of one unit is infinite in one step: nothing of any shard's residual moves, then it goes on."""
+    run = Run(stage, 2, 2)
+    run.train(3)
+    before = copy.deepcopy(run.link.state_dict())
+    take = run.link.take
+
+    def spoiled(unit: Any, reduced: torch.Tensor) -> None:
+        reduced[0] = float("inf")
+        take(unit, reduced)
+
+    if stage.rank == 1:
+        run.link.take = spoiled
+    backward(stage, run.model, 9)
+    after = run.link.state_dict()
+    assert (before.pop("step"), after.pop("step")) == (3, 4)
+    assert_same_state(before, after)
+    finite = [bool(parameter.grad.to_local().isfinite().all()) for parameter in run.model.parameters()]
+    run.link.take = take
+    run.optimizer.zero_grad()
+    run.train(6)
+    assert_same_replicas(stage, run.model)
+    run.link.detach()
+    return finite
+
+
+def clips(stage: Stage) -> float:
+    """clip_norm is that of a replica's whole gradient: with one far below it, all that goes out has at most that."""
+    run = Run(stage, 2, 2, "nonzero | values=raw | memory=none", clip_norm=1e-3)
+    backward(stage, run.model, 0)
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in run.model.parameters()]).full_tensor().item()
+    run.link.detach()
+    return norm
+
+
+def is_lost(stage: Stage, victim: int, how: str) -> dict[str, Any]:
+    """One rank dies, or raises and ends its process, before its fourth step."""
+    run = Run(stage, 2, 2)
+    run.train(2)
+    begin = time.monotonic()
+    try:
+        with run.link:
+            for end in range(3, 20):
+                if stage.rank == victim and end == 4:
+                    if how == "dies":
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    raise ValueError("no batch left")
+                run.train(end)
+    except Exception as error:
+        if stage.rank == victim:
+            os._exit(1)
+        return {"text": told(error), "seconds": time.monotonic() - begin, "step": run.step}
+    raise AssertionError("nobody was missed")
+
+
+# --- refusals ---
+
+
+def is_refused(stage: Stage) -> dict[str, str]:
+    """What each mistake is told; nothing is left behind that a link after it would stumble over."""
+    mesh = mesh_of(2, 2)
+    replicas, shards = mesh["replicate"], mesh["shard"]
+
+    def told_of(model: nn.Module, scheme: Any = LOSSLESS, kind: Any = InputError, **settings: Any) -> str:
+        settings = {"replicas": replicas, "optimizer": None, **settings}
+        return raises(kind, lambda: attach(model, scheme, **settings))
+
+    halves, frozen, by_columns, stepping = Net(), Net(), Net(), build(mesh)
+    fully_shard(halves.blocks[0], mesh=shards)
+    fully_shard(by_columns.blocks, mesh=shards) if False else fully_shard(
+        by_columns, mesh=shards, shard_placement_fn=lambda parameter: torch.distributed.tensor.Shard(parameter.ndim - 1)
+        if parameter.shape[-1] % 2 == 0 else None)  # fmt: skip
+    next(iter(stepping.parameters())).register_post_accumulate_grad_hook(lambda parameter: None)
+    del frozen
+    taken, hooked = build(mesh), build(mesh)
+    hooked.set_all_reduce_hook(print)
+    link = attach(taken, LOSSLESS, replicas=replicas, optimizer=None)
+    found = {
+        "native": told_of(build(mesh, native=True)),
+        "plain": told_of(Net()),
+        "ddp": told_of(DistributedDataParallel(Net(), process_group=stage.group)),
+        "fsdp1": told_of(FullyShardedDataParallel(Net(), process_group=stage.group, device_id=torch.device("cpu"))),
+        "replicate": told_of(replicated(mesh)),
+        "left": told_of(halves),
+        "columns": told_of(by_columns),
+        "stepping": told_of(stepping),
+        "hooked": told_of(hooked),
+        "taken": told_of(taken, kind=SparsewireError),
+        "no replicas": told_of(build(mesh), replicas=None),
+        "no mesh": told_of(build(mesh), replicas=2),
+        "whole mesh": told_of(build(mesh), replicas=mesh),
+        "wrong mesh": told_of(build(mesh), replicas=shards),
+        "nodes": told_of(build(mesh), nodes=2),
+        "auto": told_of(build(mesh), "auto", optimizer=None),
+        "differ": told_of(build(mesh), kind=SparsewireError, seed=stage.rank // 3),
+    }
+    link.detach()
+    return found
+
+
+def replicated(mesh: Any) -> nn.Module:
+    from torch.distributed._composable.replicate import replicate
+
+    model = Net()
+    replicate(model, process_group=mesh["replicate"].get_group())
+    return model
+
+
+def reenters(stage: Stage) -> str:
+    """Reentrant checkpointing runs backward within backward."""
+    from torch.utils.checkpoint import checkpoint
+
+    mesh = mesh_of(2, 2)
+    model = build(mesh)
+    forward = model.blocks[0].forward
+    model.blocks[0].forward = lambda x: checkpoint(forward, x, use_reentrant=True)
+    link = attach(model, LOSSLESS, replicas=mesh["replicate"], optimizer=None)
+    text = raises(InputError, lambda: backward(stage, model, 0))
+    link.detach(InputError(text))
+    return text
