@@ -10,16 +10,23 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch_ranks import Stage, same_bits
 
 from sparsewire.torch import attach
 
 LOSSLESS = "nonzero | values=raw | memory=none"
 WIDTH = 48
+POLICIES = {
+    "": (None, None),
+    "bf16": (torch.bfloat16, torch.float32),
+    "all bf16": (torch.bfloat16, torch.bfloat16),
+    "fp16": (None, torch.float16),
+}
 
 
 class Block(nn.Module):
@@ -38,12 +45,13 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.head, self.gate = nn.Linear(20, WIDTH), nn.Linear(WIDTH, 5), nn.Linear(WIDTH, 1)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.reentrant = False
         self.sometimes = nn.Linear(WIDTH, WIDTH) if unused else None
 
     def forward(self, x: torch.Tensor, step: int = 0) -> torch.Tensor:
         hidden = torch.tanh(self.first(x))
         for block in self.blocks:
-            hidden = block(hidden)
+            hidden = checkpoint(block, hidden, use_reentrant=True) if self.reentrant else block(hidden)
         if self.sometimes is not None and step % 2 == 0:
             hidden = hidden + self.sometimes(hidden)
         return self.head(hidden) * torch.sigmoid(self.gate(hidden))
@@ -59,8 +67,7 @@ def build(mesh: DeviceMesh, *, native: bool = False, policy: str = "", unused: b
     """A net in FSDP units: on both dimensions of the mesh, or on that of the shards alone."""
     torch.manual_seed(seed)
     model, where = Net(unused), mesh if native else mesh["shard"]
-    parameters, reduced = {"": (None, None), "bf16": (torch.bfloat16, torch.float32),
-                           "all bf16": (torch.bfloat16, torch.bfloat16), "fp16": (None, torch.float16)}[policy]  # fmt: skip
+    parameters, reduced = POLICIES[policy]
     settings = {"mesh": where, "mp_policy": MixedPrecisionPolicy(param_dtype=parameters, reduce_dtype=reduced)}
     if checkpointed:
         model.blocks = nn.ModuleList(checkpoint_wrapper(block) for block in model.blocks)
