@@ -93,6 +93,15 @@ class Pool:
         self.children = [Child(rank, self._size, store) for rank in range(self._size)]
 
 
+def pool_of(size: int, folder: pytest.TempPathFactory) -> Iterator[Pool]:
+    """So many ranks for a module's tests."""
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    pool = Pool(folder.mktemp(f"{size} ranks"), size)
+    yield pool
+    pool.close()
+
+
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """Three ranks for the whole session."""

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_pool import Pool
+from torch_pool import Pool, pool_of
 
 pytestmark = pytest.mark.timeout(300)  # four or six ranks to start
-
-
-def pool_of(size: int, folder: Any) -> Iterator[Pool]:
-    if find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    pool = Pool(folder.mktemp(f"fsdp {size}"), size)
-    yield pool
-    pool.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from sparsewire.comm import background
+from sparsewire.comm import Communicator, background
 from sparsewire.comm.groups import drop, new_group
 from sparsewire.comm.torch import TorchCommunicator, translate
 from sparsewire.errors import CommError
@@ -34,6 +34,11 @@ class CommGroup:
         self.comm = TorchCommunicator(own)
         self._failures = Failures(self.comm.rank, distributed_c10d._get_process_group_store(own))
         self._group: dist.ProcessGroup | None = own
+
+    @property
+    def everyone(self) -> Communicator:
+        """All ranks that must agree."""
+        return self.comm
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
