@@ -6,11 +6,13 @@ import copy
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from scenes_fsdp import LOSSLESS, WIDTH, Net, assert_same_replicas, assert_same_shards, backward, build, mesh_of
 from torch import nn
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
@@ -103,6 +105,10 @@ def moves(stage: Stage, folder: str, through: str, to: list[int], **settings: An
     assert any(part.any() for part in before["residual"].values())
     {"files": save, "dcp": save_dcp}[through](old.link, folder)
     old.link.detach()
+    if through == "dcp":
+        saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+        whole = [saved[f"replica0000{replica}.buffers.head.weight.residual"].size for replica in range(2)]
+        assert whole == [(5, WIDTH)] * 2
     new = Run(stage, *to, **settings)
     {"files": load, "dcp": load_dcp}[through](new.link, folder)
     assert new.link.step == 3
@@ -230,4 +236,24 @@ def reenters(stage: Stage) -> str:
     link = attach(model, LOSSLESS, replicas=mesh["replicate"], optimizer=None)
     text = raises(InputError, lambda: backward(stage, model, 0))
     link.detach(InputError(text))
+    return text
+
+
+def finds_damage(stage: Stage, folder: str) -> str:
+    """A file in which a byte has changed: no rank goes on from it."""
+    run = Run(stage, 2, 2)
+    run.train(2)
+    save_dcp(run.link, folder)
+    before = run.link.state_dict()
+    path = Path(folder) / f"__{stage.rank}_0.distcp"
+    stage.everyones(torch.zeros(1))
+    if stage.rank == 2:
+        data = bytearray(path.read_bytes())
+        state = before["buffers"]["first.weight"]["residual"].numpy().tobytes()
+        data[data.index(state) + 5] ^= 1
+        path.write_bytes(data)
+    stage.everyones(torch.zeros(1))
+    text = raises(InputError, lambda: load_dcp(run.link, folder))
+    assert_same_state(before, run.link.state_dict())
+    run.link.detach()
     return text

@@ -85,6 +85,11 @@ def test_shards_and_replicas_come_and_go(six: Pool, tmp_path: Path, through: str
     six.play("fsdp_state.moves", folder=str(tmp_path / "state"), through=through, to=to)
 
 
+def test_damage_is_told_and_changes_nothing(four: Pool, tmp_path: Path) -> None:
+    texts = four.play("fsdp_state.finds_damage", folder=str(tmp_path / "state"))
+    assert all("the state of rank 2 does not match its checksum" in text for text in texts)
+
+
 def test_what_is_infinite_in_one_shard_moves_no_residual_anywhere(four: Pool) -> None:
     finite = four.play("fsdp_state.overflows_in_one_shard")
     assert not all(finite[1]) and not all(finite[3])  # the mean of that shard

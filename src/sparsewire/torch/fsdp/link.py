@@ -82,6 +82,11 @@ class FsdpLink(Link):
         return self._group.grid
 
     @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The sharded parameters by name."""
+        return {name: parameter for parameter, name in self._names.items()}
+
+    @property
     def process_group(self) -> dist.ProcessGroup | None:
         return self._group.process_group
 
