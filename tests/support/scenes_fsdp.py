@@ -63,12 +63,13 @@ def mesh_of(replicas: int, shards: int) -> DeviceMesh:
 
 
 def build(mesh: DeviceMesh, *, native: bool = False, policy: str = "", unused: bool = False, checkpointed: bool = False,
-          compiled: bool = False, seed: int = 7) -> nn.Module:  # fmt: skip
+          compiled: bool = False, frozen: bool = False, seed: int = 7) -> nn.Module:  # fmt: skip
     """A net in FSDP units: on both dimensions of the mesh, or on that of the shards alone."""
     torch.manual_seed(seed)
     model, where = Net(unused), mesh if native else mesh["shard"]
     parameters, reduced = POLICIES[policy]
     settings = {"mesh": where, "mp_policy": MixedPrecisionPolicy(param_dtype=parameters, reduce_dtype=reduced)}
+    model.blocks[0].inner.requires_grad_(not frozen)
     if checkpointed:
         model.blocks = nn.ModuleList(checkpoint_wrapper(block) for block in model.blocks)
     for block in model.blocks:

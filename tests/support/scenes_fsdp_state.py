@@ -13,7 +13,7 @@ import torch
 from scenes_fsdp import LOSSLESS, WIDTH, Net, assert_same_replicas, assert_same_shards, backward, build, mesh_of
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import Stage, assert_same_state, logged, raises, told
@@ -218,6 +218,17 @@ def is_refused(stage: Stage) -> dict[str, str]:
     }
     link.detach()
     return found
+
+
+def is_too_old(stage: Stage) -> str:
+    """A torch whose FSDP2 has no such hook."""
+    hook = FSDPModule.set_all_reduce_hook
+    model = build(mesh_of(2, 2))
+    del FSDPModule.set_all_reduce_hook
+    try:
+        return raises(InputError, lambda: attach(model, LOSSLESS, replicas=mesh_of(2, 2)["replicate"], optimizer=None))
+    finally:
+        FSDPModule.set_all_reduce_hook = hook
 
 
 def replicated(mesh: Any) -> nn.Module:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,11 @@ class Pool:
         self.children = [Child(rank, self._size, store) for rank in range(self._size)]
 
 
-def pool_of(size: int, folder: pytest.TempPathFactory) -> Iterator[Pool]:
-    """So many ranks for a module's tests."""
-    if find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+def pool_of(size: int, folder: pytest.TempPathFactory, least: tuple[int, int]) -> Iterator[Pool]:
+    """So many ranks for a module's tests, which need a torch of this version."""
+    found = metadata.version("torch").split(".") if find_spec("torch") else ["0", "0"]
+    if (int(found[0]), int(found[1])) < least:
+        pytest.skip("torch ≥ {}.{} is not installed".format(*least))
     pool = Pool(folder.mktemp(f"{size} ranks"), size)
     yield pool
     pool.close()

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.timeout(300)  # four or six ranks to start
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    yield from pool_of(4, tmp_path_factory)
+    yield from pool_of(4, tmp_path_factory, (2, 13))
 
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    yield from pool_of(6, tmp_path_factory)
+    yield from pool_of(6, tmp_path_factory, (2, 13))
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -38,6 +38,7 @@ MORE: dict[str, dict[str, Any]] = {
     "forced sums": {"step": "force sum"},
     "activation checkpointing": {"checkpointed": True},
     "compiled blocks": {"compiled": True},
+    "frozen parameters": {"frozen": True},
     "a model used twice": {"step": "twice", "exchanges": 2},
 }
 
@@ -140,3 +141,8 @@ def test_what_cannot_be_served_is_told_with_the_line_to_write(four: Pool) -> Non
 
 def test_backward_within_backward_is_refused(four: Pool) -> None:
     assert all("use_reentrant=False" in text for text in four.play("fsdp_state.reenters"))
+
+
+def test_a_torch_without_the_hook_is_told_by_name(four: Pool) -> None:
+    for text in four.play("fsdp_state.is_too_old"):
+        assert "replicas= needs FSDPModule.set_all_reduce_hook" in text

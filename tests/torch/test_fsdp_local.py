@@ -13,12 +13,12 @@ pytestmark = pytest.mark.timeout(300)  # six ranks to start
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    yield from pool_of(4, tmp_path_factory)
+    yield from pool_of(4, tmp_path_factory, (2, 13))
 
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    yield from pool_of(6, tmp_path_factory)
+    yield from pool_of(6, tmp_path_factory, (2, 13))
 
 
 def test_with_everything_sent_a_meeting_gives_the_replicas_mean(four: Pool) -> None:

@@ -5,6 +5,7 @@ Checked with torch 2.13. torch.distributed.fsdp is imported when it is used, as 
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -69,8 +70,7 @@ class Unit:
         """The hook gets this unit's reduced shards; parameters without a gradient come as zeros, so that one layout
         serves all steps and ranks."""
         self._module.set_all_reduce_hook(hook)
-        if hasattr(self._module, "set_reduce_scatter_unused_params"):
-            self._module.set_reduce_scatter_unused_params(True, recurse=False)
+        self._module.set_reduce_scatter_unused_params(True, recurse=False)
 
     @property
     def is_last_micro_step(self) -> bool:
@@ -95,8 +95,8 @@ class Unit:
                 start += param.padded_sharded_param_size.numel()
         if start != numel:
             raise InputError(
-                f"FSDP reduced {numel} numbers of {self.name!r}, its parameters have {start}: "
-                f"torch {torch.__version__} leaves out those without a gradient, install torch ≥ 2.13"
+                f"FSDP reduced {numel} numbers of {self.name!r}, its parameters have {start}: leave requires_grad and "
+                "set_reduce_scatter_unused_params(True) as attach found and set them"
             )
         return places
 
@@ -139,13 +139,11 @@ def find_units(model: torch.nn.Module, names: Callable[[torch.nn.Module], dict[s
 
 
 def _check_version() -> None:
-    try:
-        from torch.distributed.fsdp import FSDPModule
-    except ImportError:
-        FSDPModule = None  # type: ignore[assignment,misc]
-    if not hasattr(FSDPModule, "set_all_reduce_hook"):
-        raise InputError(f"replicas= needs FSDPModule.set_all_reduce_hook, which torch {torch.__version__} has not: "
-                         "install torch ≥ 2.13")  # fmt: skip
+    kind = getattr(importlib.import_module("torch.distributed.fsdp"), "FSDPModule", None)
+    for method in ("set_all_reduce_hook", "set_reduce_scatter_unused_params"):
+        if not hasattr(kind, method):
+            raise InputError(f"replicas= needs FSDPModule.{method}, which torch {torch.__version__} has not: install "
+                             "torch ≥ 2.13")  # fmt: skip
 
 
 def _check_kinds(model: torch.nn.Module) -> None:
