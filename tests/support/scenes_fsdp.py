@@ -153,14 +153,20 @@ def equals_hsdp(stage: Stage, replicas: int, shards: int, step: str = "plain", s
     if settings.get("unused"):
         plain.set_reduce_scatter_unused_params(True)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (plain, wired)]
-    with attach(wired, LOSSLESS, optimizer=optimizers[1], replicas=mesh["replicate"]) as link, quiet():
-        for number in range(steps):
-            for model, optimizer in zip((plain, wired), optimizers, strict=True):
-                STEPS[step](stage, model, number)
-                optimizer.step()
-                optimizer.zero_grad()
-            assert_same_shards(plain, wired)
-        assert link.step == exchanges * steps
+
+    def both(number: int) -> None:
+        for model, optimizer in zip((plain, wired), optimizers, strict=True):
+            STEPS[step](stage, model, number)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert_same_shards(plain, wired)
+
+    with quiet():
+        with attach(wired, LOSSLESS, optimizer=optimizers[1], replicas=mesh["replicate"]) as link:
+            for number in range(steps):
+                both(number)
+            assert link.step == exchanges * steps
+        both(steps)  # dense, without a link
 
 
 @contextlib.contextmanager

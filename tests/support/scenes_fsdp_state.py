@@ -239,6 +239,30 @@ def replicated(mesh: Any) -> nn.Module:
     return model
 
 
+def goes_on_after_an_error(stage: Stage) -> str:
+    """A backward that raises after shards were sent cannot be gone on from as if nothing were."""
+    run = Run(stage, 2, 2)
+    run.train(1)
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise ValueError("no gradient")
+
+    forward = run.model.first.forward
+
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        y = forward(x)
+        y.register_hook(fail)
+        return y
+
+    run.model.first.forward = failing
+    raises(ValueError, lambda: run.train(2))
+    run.model.first.forward = forward
+    run.model.reset_iter_state()
+    text = raises(SparsewireError, lambda: backward(stage, run.model, 3))
+    run.link.detach(ValueError(text))
+    return text
+
+
 def reenters(stage: Stage) -> str:
     """Reentrant checkpointing runs backward within backward."""
     mesh = mesh_of(2, 2)

@@ -146,3 +146,8 @@ def test_backward_within_backward_is_refused(four: Pool) -> None:
 def test_a_torch_without_the_hook_is_told_by_name(four: Pool) -> None:
     for text in four.play("fsdp_state.is_too_old"):
         assert "replicas= needs FSDPModule.set_all_reduce_hook" in text
+
+
+def test_after_a_backward_that_raised_the_next_is_refused(four: Pool) -> None:
+    for text in four.play("fsdp_state.goes_on_after_an_error"):
+        assert "if the last backward raised an error, detach and attach again" in text

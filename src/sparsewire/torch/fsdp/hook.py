@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,9 +13,6 @@ from sparsewire.errors import InputError, SparsewireError
 
 from ..ddp.hook import HookState
 from .private import Unit
-
-if TYPE_CHECKING:
-    from .link import FsdpLink
 
 
 class FsdpHook(HookState):
@@ -26,7 +23,6 @@ class FsdpHook(HookState):
 
     def __init__(self, units: Sequence[Unit], replicas: dist.ProcessGroup) -> None:
         super().__init__(replicas)
-        self.fsdp_link: FsdpLink | None = None
         self._partial: dict[str, torch.Tensor] = {}  # of micro-steps, by unit
         self._check_free(units)
         for unit in units:
@@ -49,8 +45,9 @@ class FsdpHook(HookState):
             return
         if unit.name in self._partial:
             reduced += self._partial.pop(unit.name)
-        if self.fsdp_link is not None and self.link is not None:
-            self.fsdp_link.take(unit, reduced)
+        link: Any = self.link  # an FsdpLink
+        if link is not None:
+            link.take(unit, reduced)
         else:
             assert self.group is not None
             replicas = dist.get_world_size(self.group)

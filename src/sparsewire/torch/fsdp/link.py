@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from sparsewire.codecs.transform import Fourier
 from sparsewire.core.statefile import reading
-from sparsewire.errors import InputError
+from sparsewire.errors import InputError, SparsewireError
 from sparsewire.training.averager import Averager
 from sparsewire.training.checkpoints import fits
 from sparsewire.training.layout import Slice
@@ -34,6 +34,11 @@ from ..tensors import local, to_arrays, to_tensors
 from .hook import FsdpHook
 from .private import Place, Unit
 from .replicas import ReplicaGroup
+
+NESTED = (
+    "a backward that ran within another, as checkpoint(…, use_reentrant=True) around a unit has it, has no end where "
+    "all means are there: write use_reentrant=False"
+)
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,8 @@ class FsdpLink(Link):
         self._reduced: list[Reduced] = []  # in this backward
         self._in_round: set[str] = set()  # units that have come since the last exchange
         self._copies: dict[str, torch.Tensor] = {}  # free ones, by unit
-        self._waits_for_end = False
+        self._backward: int | None = None  # autograd's number of the one that has not ended
         super().__init__(names, group, settings, hook, fit, fourier, recipe)
-        hook.fsdp_link = self
 
     def _make_averager(self, settings: Settings) -> Averager:
         sizes = {name: _numel(local(parameter)) for parameter, name in self._names.items()}
@@ -108,9 +112,7 @@ class FsdpLink(Link):
 
     def take(self, unit: Unit, reduced: torch.Tensor) -> None:
         """Copies a unit's shards for the communication thread and zeroes what FSDP will add to `.grad`."""
-        if not self._waits_for_end:
-            self._waits_for_end = True
-            at_the_end_of_backward(self._end_backward)
+        self._begin_backward()
         if unit.name in self._in_round:  # a module that was used twice: its units come twice
             self._end_round()
         places = unit.places(reduced.numel())
@@ -119,6 +121,14 @@ class FsdpLink(Link):
         bucket = Bucket(copy, _numbers(copy), self._slices(places, copy), is_last=False)
         self._in_round.add(unit.name)
         self._reduced.append(Reduced(unit, places, copy, self._comm_thread.put(bucket)))
+
+    def _begin_backward(self) -> None:
+        backward = torch._C._current_graph_task_id()
+        if self._backward is None:
+            self._backward = backward
+            at_the_end_of_backward(self._end_backward)
+        elif self._backward != backward:
+            raise SparsewireError(f"{NESTED}; if the last backward raised an error, detach and attach again")
 
     def _copy(self, unit: Unit, places: list[Place], reduced: torch.Tensor) -> torch.Tensor:
         size, copy = sum(place.size for place in places), self._copies.pop(unit.name, None)
@@ -146,11 +156,10 @@ class FsdpLink(Link):
         self._comm_thread.put(Bucket(nothing, nothing, (), is_last=True)).wait()
 
     def _end_backward(self) -> None:
-        self._waits_for_end = False
+        self._backward = None
         reduced, self._reduced = self._reduced, []
         if reduced and reduced[-1].unit.is_nested:
-            raise InputError("backward ran within backward, as checkpoint(…, use_reentrant=True) does: write "
-                             "use_reentrant=False")  # fmt: skip
+            raise InputError(NESTED)
         self._end_round()
         for part in reduced:
             part.promise.wait()
