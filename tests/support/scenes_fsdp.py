@@ -145,24 +145,27 @@ STEPS: dict[str, Callable[[Stage, nn.Module, int], Any]] = {
 }
 
 
-def equals_hsdp(stage: Stage, replicas: int, shards: int, step: str = "plain", steps: int = 3, exchanges: int = 1,
-                **settings: Any) -> None:  # fmt: skip
+def equals_hsdp(
+    stage: Stage, replicas: int, shards: int, step: str = "plain", exchanges: int = 1, whole: bool = False,
+    steps: int = 3, **settings: Any,
+) -> None:  # fmt: skip
     """With everything sent, weights are those of native HSDP, to the bit."""
     mesh = mesh_of(replicas, shards)
     plain, wired = build(mesh, native=True, **settings), build(mesh, **settings)
     if settings.get("unused"):
         plain.set_reduce_scatter_unused_params(True)
+    used = [plain, torch.compile(wired, backend="eager") if whole else wired]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (plain, wired)]
 
     def both(number: int) -> None:
-        for model, optimizer in zip((plain, wired), optimizers, strict=True):
+        for model, optimizer in zip(used, optimizers, strict=True):
             STEPS[step](stage, model, number)
             optimizer.step()
             optimizer.zero_grad()
         assert_same_shards(plain, wired)
 
     with quiet():
-        with attach(wired, LOSSLESS, optimizer=optimizers[1], replicas=mesh["replicate"]) as link:
+        with attach(used[1], LOSSLESS, optimizer=optimizers[1], replicas=mesh["replicate"]) as link:
             for number in range(steps):
                 both(number)
             assert link.step == exchanges * steps

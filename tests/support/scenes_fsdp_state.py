@@ -18,7 +18,7 @@ from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import Stage, assert_same_state, logged, raises, told
 
-from sparsewire.errors import InputError, SparsewireError
+from sparsewire.errors import AccuracyWarning, InputError, SparsewireError
 from sparsewire.torch import attach, load, load_dcp, save, save_dcp
 
 SCHEME = "topk(5%) | values=qsgd(bits=7) | memory=gain(momentum=0.9)"
@@ -290,5 +290,16 @@ def finds_damage(stage: Stage, folder: str) -> str:
     stage.everyones(torch.zeros(1))
     text = raises(InputError, lambda: load_dcp(run.link, folder))
     assert_same_state(before, run.link.state_dict())
+    run.link.detach()
+    return text
+
+
+def is_clipped_after_backward(stage: Stage) -> str:
+    """Behind a memory that costs accuracy, and is warned of."""
+    run = Run(stage, 2, 2)
+    run.train(1)
+    backward(stage, run.model, 2)
+    nn.utils.clip_grad_norm_(run.model.parameters(), 1e-3)
+    text = raises(AccuracyWarning, run.optimizer.step)
     run.link.detach()
     return text

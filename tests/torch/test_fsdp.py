@@ -38,6 +38,7 @@ MORE: dict[str, dict[str, Any]] = {
     "forced sums": {"step": "force sum"},
     "activation checkpointing": {"checkpointed": True},
     "compiled blocks": {"compiled": True},
+    "a compiled model": {"whole": True},
     "frozen parameters": {"frozen": True},
     "a model used twice": {"step": "twice", "exchanges": 2},
 }
@@ -99,6 +100,12 @@ def test_what_is_infinite_in_one_shard_moves_no_residual_anywhere(four: Pool) ->
 
 def test_a_gradient_is_clipped_by_the_norm_of_all_its_shards(four: Pool) -> None:
     assert all(norm <= 1e-3 / 2**0.5 * 1.0001 for norm in four.play("fsdp_state.clips"))
+
+
+def test_clipping_after_backward_is_warned_of(four: Pool) -> None:
+    assert all(
+        "write attach(…, clip_norm=…) instead" in text for text in four.play("fsdp_state.is_clipped_after_backward")
+    )
 
 
 @pytest.mark.parametrize("how", ["dies", "raises"])

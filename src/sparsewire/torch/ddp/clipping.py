@@ -7,6 +7,7 @@ number that torch counts up with every change in place. GradScaler.unscale_ does
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,8 @@ class ClipWatch:
     def __init__(self, names: Mapping[torch.Tensor, str], settings: Settings) -> None:
         sparse = (one for one, name in names.items() if settings.is_sparse(name, one.numel()))
         self._parameter = next(sparse, None)
-        self._left: tuple[int, int] | None = None
+        self._left: tuple[int, float] | None = None
+        self._scaled = settings.scale is not None
 
     def begin(self) -> None:
         """Called in a hook of DDP's last bucket: the gradient is noted once DDP, which comes first, has written it."""
@@ -46,11 +48,17 @@ class ClipWatch:
         """The gradient is now as the optimizer should find it."""
         self._left = self._now()
 
-    def _now(self) -> tuple[int, int] | None:
-        gradient = None if self._parameter is None or self._parameter.grad is None else local(self._parameter.grad)
+    def _now(self) -> tuple[int, float] | None:
+        """Where the gradient is, and a number that changes with it: the version, or of a shard, whose changes torch does
+        not count up, the sum; but not where a GradScaler changes that."""
+        gradient = None if self._parameter is None else self._parameter.grad
         if gradient is None or gradient.layout != torch.strided or gradient.is_inference():
             return None
-        return gradient.data_ptr(), gradient._version
+        shard = local(gradient)
+        if shard is gradient:
+            return gradient.data_ptr(), gradient._version
+        total = 0.0 if self._scaled else float(shard.sum())
+        return (shard.data_ptr(), total) if math.isfinite(total) else None
 
     def changed(self) -> str:
         """What is wrong where the same gradient has been changed since; asked once after each backward."""
