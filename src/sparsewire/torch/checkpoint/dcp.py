@@ -57,10 +57,10 @@ def load_dcp(link: Link, path: PathLike) -> None:
 
         link.take_over(dcp_shards.load(cast(Any, link), path, saved, ranks))
         return
-    states = _states(link, path, saved, [link.comm.rank] if len(ranks) == link.comm.size else ranks)
+    states = read_states(link, path, saved, [link.comm.rank] if len(ranks) == link.comm.size else ranks)
     (), alike = together(link.gather, lambda: ((), _fits(link, path, states[0])))
     if len(states) < len(ranks) and not all(alike):  # the ranks are on other machines than they were
-        states = _states(link, path, saved, ranks)
+        states = read_states(link, path, saved, ranks)
     ready, _ = together(link.gather, lambda: (_read(link, path, states), None))
     link.take_over(ready)
 
@@ -84,7 +84,7 @@ def _saved(path: PathLike) -> tuple[dict[str, Any], list[int]]:
     return saved, ranks
 
 
-def _states(link: Link, path: PathLike, saved: Mapping[str, Any], ranks: Sequence[int]) -> list[State]:
+def read_states(link: Link, path: PathLike, saved: Mapping[str, Any], ranks: Sequence[int]) -> list[State]:
     """Some ranks' states. torch's reader is a collective, which fails on all ranks or on none."""
 
     def empty() -> tuple[Tensors, None]:

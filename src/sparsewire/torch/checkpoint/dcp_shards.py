@@ -26,7 +26,7 @@ from sparsewire.training.settings import real_shape
 from sparsewire.training.together import together
 
 from ..tensors import local, to_arrays
-from .dcp import Tensors, digest, flatten, prefix, read_entries, unflatten
+from .dcp import Tensors, digest, flatten, read_entries, read_states
 
 if TYPE_CHECKING:
     from ..fsdp.link import FsdpLink
@@ -52,7 +52,7 @@ def to_entries(link: FsdpLink) -> Tensors:
 
 def load(link: FsdpLink, path: PathLike, saved: Mapping[str, Any], ranks: Sequence[int]) -> Any:
     """This rank's state out of the folder, ready for `take_over`. Every rank calls it."""
-    rest = _rest(link, path, saved, ranks)
+    rest = read_states(link, path, saved, ranks)
     alike, _ = together(link.gather, lambda: (_check(path, rest), None))
     same = [link.grid.facts(rank) for rank in range(link.grid.size)] == [state.get("nodes") for state in rest]
     replicas = 1 + max(int((state.get("nodes") or {"machine": state["rank"]})["machine"]) for state in rest)
@@ -92,25 +92,6 @@ def _sharded(parameter: Any, flat: torch.Tensor) -> torch.Tensor:
         part, parameter.device_mesh, parameter.placements, run_check=False, shape=shape, stride=stride
     )
     return made
-
-
-def _rest(link: FsdpLink, path: PathLike, saved: Mapping[str, Any], ranks: Sequence[int]) -> list[State]:
-    """All ranks' states without their buffers."""
-
-    def empty() -> tuple[Tensors, None]:
-        prefixes = tuple(prefix(rank) for rank in ranks)
-        with reading(path):
-            return {key: torch.empty(kept.size, dtype=kept.properties.dtype)
-                    for key, kept in saved.items() if key.startswith(prefixes)}, None  # fmt: skip
-
-    tensors, _ = together(link.gather, empty)
-    read_entries(link, path, tensors)
-
-    def states() -> tuple[list[State], None]:
-        with reading(path):
-            return [unflatten(tensors, rank) for rank in ranks], None
-
-    return together(link.gather, states)[0]
 
 
 def _check(path: PathLike, rest: Sequence[State]) -> dict[tuple[str, str], str]:

@@ -49,8 +49,8 @@ class ClipWatch:
         self._left = self._now()
 
     def _now(self) -> tuple[int, float] | None:
-        """Where the gradient is, and a number that changes with it: the version, or of a shard, whose changes torch does
-        not count up, the sum; but not where a GradScaler changes that."""
+        """Where the gradient is, and a number that changes with it: its version, or the sum of a shard, whose changes
+        torch does not count up; but a GradScaler changes the sum as well."""
         gradient = None if self._parameter is None else self._parameter.grad
         if gradient is None or gradient.layout != torch.strided or gradient.is_inference():
             return None
