@@ -303,3 +303,31 @@ def is_clipped_after_backward(stage: Stage) -> str:
     text = raises(AccuracyWarning, run.optimizer.step)
     run.link.detach()
     return text
+
+
+def follows_a_scaler(stage: Stage) -> list[float]:
+    """A GradScaler skips a step that is infinite in one shard, on all ranks, and residuals follow its scale."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    run = Run(stage, 2, 2, scaler=scaler)
+    take, losses = run.link.take, []
+
+    def spoiled(unit: Any, reduced: torch.Tensor) -> None:
+        reduced[0] = float("inf")
+        take(unit, reduced)
+
+    for step in range(20):
+        run.link.take = spoiled if step == 5 and stage.rank == 1 else take
+        stage.seed(step)
+        loss = nn.functional.mse_loss(run.model(torch.randn(6, 20)), torch.ones(6, 5))
+        scaler.scale(loss).backward()
+        before = [parameter.detach().to_local().clone() for parameter in run.model.parameters()]
+        scaler.step(run.optimizer)
+        scaler.update()
+        run.optimizer.zero_grad()
+        same = [torch.equal(x.to_local(), old) for x, old in zip(run.model.parameters(), before, strict=True)]
+        assert all(same) == (step == 5), step
+        losses.append(loss.item())
+    assert scaler.get_scale() == 32.0
+    assert_same_replicas(stage, run.model)
+    run.link.detach()
+    return losses

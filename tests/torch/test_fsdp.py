@@ -146,3 +146,7 @@ def test_a_torch_without_the_hook_is_told_by_name(two_by_two: Pool) -> None:
 def test_after_a_backward_that_raised_the_next_is_refused(two_by_two: Pool) -> None:
     for text in two_by_two.play("fsdp_state.goes_on_after_an_error"):
         assert "if the last backward raised an error, detach and attach again" in text
+
+
+def test_residuals_follow_a_scaler_that_skips_for_one_shard(two_by_two: Pool) -> None:
+    assert all(losses[-1] < losses[0] for losses in two_by_two.play("fsdp_state.follows_a_scaler"))
