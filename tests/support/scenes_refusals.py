@@ -153,3 +153,16 @@ def takes_every_codec(stage: Stage) -> None:
             call = "threshold(ratio=10%)" if name == "threshold" else name
             with attach(wired, call if slot == "select" else f"topk(10%) | {slot}={call}", optimizer=None):
                 pass
+
+
+def hands_over_no_buckets(stage: Stage) -> list[str]:
+    """torch.compile's python_reducer: known when attach is called, or noticed when the hook is."""
+    import torch._dynamo.config as dynamo
+
+    from sparsewire.torch.ddp.hook import HookState, sparsewire_hook
+
+    gradient = torch.ones(3)
+    with dynamo.patch(optimize_ddp="python_reducer"):
+        early = raises(InputError, lambda: attach(stage.ddp(build()), SCHEME, optimizer=None))
+    late: Any = (gradient, nn.Parameter(gradient))
+    return [early, raises(InputError, lambda: sparsewire_hook(HookState(stage.group), late))]

@@ -194,7 +194,8 @@ class Averager(TrainingState):
         if not waiting or self.settings.clip_norm is None:
             return
         self._follow()
-        for part in clipped(waiting, self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)):
+        most = self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)
+        for part in clipped(waiting, most, self.settings.norm):
             self._exchange_part(part)
 
     def _send_selected(self) -> None:

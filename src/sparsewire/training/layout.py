@@ -215,12 +215,17 @@ def without_gradient(items: Sequence[Slice], numbers: Array) -> frozenset[str]:
 Gradients = Sequence[Buffer] | tuple[str, Sparse]  # dense ones that travel as one message, or a sparse one
 
 
-def clipped(parts: Sequence[Gradients], most: float) -> list[Gradients]:
+def clipped(parts: Sequence[Gradients], most: float, whole: Callable[[float], float] | None = None) -> list[Gradients]:
     """Gradients, dense and sparse, whose norm together is at most `most`; they stay as they are if they are not finite.
 
-    The norm is largest · rest, of which neither overflows, as the norm itself may.
+    The norm is largest · rest, of which neither overflows, as the norm itself may. `whole` makes the norm of a gradient
+    from that of this rank's shard of it, and is called whatever that is.
     """
     largest = max((_largest(array) for array in _arrays(parts)), default=0.0)
+    if whole is not None:
+        energies = (_energy(array, 1.0) for array in _arrays(parts))
+        norm = whole(math.sqrt(math.fsum(energies)) if largest < math.inf else math.inf)
+        return [_scaled(part, most / norm) for part in parts] if most < norm < math.inf else list(parts)
     if not 0 < largest < math.inf:
         return list(parts)
     rest = math.sqrt(math.fsum(_energy(array, largest) for array in _arrays(parts)))

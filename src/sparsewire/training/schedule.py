@@ -172,6 +172,7 @@ class Settings:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of parameters, for transforms that go by it
     agree: Callable[[bool], bool] | None = None  # whether a step is finite for others, too, that the host must ask
     on_divergence: str | None = "warn"  # or "dense", or None: `training.guard`
+    norm: Callable[[float], float] | None = None  # of the whole gradient, by that of this rank's shard of it
     decides_late: bool = False  # whether the host says after a step's means are out if it counted: `Averager.settle`
 
     def __post_init__(self) -> None:

@@ -47,9 +47,8 @@ class Link:
     ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
         self.recipe = recipe
-        sizes = real_sizes({name: parameter for parameter, name in names.items()})
-        self.averager = Averager(group.comm, settings, sizes)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
+        self.averager = self._make_averager(settings)
         self._staging, self._fourier = BufferPool(), fourier
         self._step: list[QueuedBucket] = []
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
@@ -58,6 +57,10 @@ class Link:
         if fit is not None:
             averager = self.averager  # not the link: the optimizer outlives it
             fit.attach(lambda: averager.was_sparse, self._watch.changed)
+
+    def _make_averager(self, settings: Settings) -> Averager:
+        named = {name: parameter for parameter, name in self._names.items()}
+        return Averager(self._group.comm, settings, real_sizes(named))
 
     # --- what users call ---
 
@@ -77,6 +80,11 @@ class Link:
     @property
     def attached(self) -> bool:
         return self._hook.link is self
+
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """torch's group of all ranks of this link."""
+        return self._hook.group
 
     def __repr__(self) -> str:
         state = f"at step {self.step}" if self.attached else "detached"
@@ -197,7 +205,7 @@ class Link:
             x = to_host(bucket.buffer)
             assert isinstance(x, Sparse)
             self.averager.put_sparse(bucket.slices[0].name, x)
-        else:
+        elif bucket.slices:
             self.averager.put_buffers([bucket.as_buffer(self._staging)])
         if bucket.is_last:
             self._finish()

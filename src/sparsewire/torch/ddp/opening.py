@@ -52,6 +52,7 @@ class Options:
     timeout: float | None
     nodes: int | str | None
     on_divergence: str | None
+    replicas: Any = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,14 @@ def open_link(model: torch.nn.Module, options: Options) -> Link:
 
 
 def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, options: Options) -> Plan:
+    recipe, auto, settings, fit = read_options(named, options)
+    if settings.schedule.scheme.exchange.uses_masks:
+        settings = replace(settings, masks=find_masks(named, wrapped.module))
+    return Plan(recipe, auto, settings, fit, free_hook(wrapped))
+
+
+def read_options(named: Named, options: Options) -> tuple[Recipe, Auto | None, Settings, Fit | None]:
+    """What the arguments come to for these parameters: chosen, and checked as far as one rank can."""
     behind, dense = read_optimizers(options.optimizer), excluded(named, options.exclude)
     recipe = choose(
         options.scheme, options.optimizer, behind, sparse_ones(behind, named, dense, options.dense_below),
@@ -105,9 +114,7 @@ def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, opti
     check_follow_rate(options.follow_rate, fit)
     if fit is not None:
         settings = replace(settings, momenta=fit.momenta, rates=fit.rates, follow_rate=options.follow_rate)
-    if settings.schedule.scheme.exchange.uses_masks:
-        settings = replace(settings, masks=find_masks(named, wrapped.module))
-    return Plan(recipe, auto, settings, fit, free_hook(wrapped))
+    return recipe, auto, settings, fit
 
 
 def _connect(named: Named, group: CommGroup, plan: Plan) -> Link:

@@ -170,8 +170,7 @@ class LocalLink:
     def _enter(self, group: Group, new: bool) -> None:
         """Joins the group: all ranks have the same settings, meeting and common weights then, or all of them raise."""
         try:
-            model = {**self._model.tensors, **self._model.rest}
-            agree(group.comm, self._settings, model, self._options.agreed(self.rounds.plan))
+            agree(group.everyone, self._settings, self._model.agreed, self._options.agreed(self.rounds.plan))
             share_rest(self._model, group.comm, new)
             joined = join(self.rounds, group.comm, self._model.read(), new)
         except BaseException as error:
