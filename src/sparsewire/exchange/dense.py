@@ -22,6 +22,8 @@ def average_dense(arrays: Sequence[Array], comm: Communicator) -> bool:
 
 def average_in_place(array: Array, comm: Communicator) -> bool:
     """Puts the mean over the ranks in a flat array's place; whether it is finite."""
+    if not kernels.on_host(array):
+        return _average_on_device(array, comm)
     comm.all_reduce_in_place(array)
     if comm.size == 1:
         return kernels.all_finite(array, threads=kernels.threads)
@@ -31,6 +33,14 @@ def average_in_place(array: Array, comm: Communicator) -> bool:
         with np.errstate(all="ignore"):
             block /= block.dtype.type(comm.size)
         finite = kernels.all_finite(block) and finite
+    return finite
+
+
+def _average_on_device(array: Array, comm: Communicator) -> bool:
+    """Through the host, where the ranks' engine is."""
+    mean = kernels.to_host(array)
+    finite = average_in_place(mean, comm)
+    array[:] = mean
     return finite
 
 

@@ -33,6 +33,7 @@ from ..tensors import to_arrays, to_tensors
 from .bucket import Bucket, to_coo
 from .clipping import ClipWatch
 from .comm_thread import CommThread, QueuedBucket
+from .device_path import DevicePath
 from .hook import HookState
 
 logger = logging.getLogger("sparsewire")
@@ -50,7 +51,7 @@ class Link:
         sizes = real_sizes({name: parameter for parameter, name in names.items()})
         self.averager = Averager(group.comm, settings, sizes)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
-        self._staging, self._fourier = BufferPool(), fourier
+        self._staging, self._fourier, self._device_path = BufferPool(), fourier, DevicePath()
         self._step: list[QueuedBucket] = []
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
         hook.link = self
@@ -198,7 +199,9 @@ class Link:
             assert isinstance(x, Sparse)
             self.averager.put_sparse(bucket.slices[0].name, x)
         else:
-            self.averager.put_buffers([bucket.as_buffer(self._staging)])
+            plan, parts = self.averager.scheme or self.settings.schedule.scheme, self.grid.parts
+            on_device = self._device_path.takes(bucket.buffer, plan, parts)
+            self.averager.put_buffers([bucket.as_buffer(self._staging, on_device)])
         if bucket.is_last:
             self._finish()
 
