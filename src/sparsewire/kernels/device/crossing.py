@@ -91,7 +91,7 @@ class Later:
             if counts in _watching:
                 counts.down.append(nbytes)
         if tensor.device.type not in PINNED:
-            return tensor.detach().to("cpu", copy=True)
+            return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
         engine, stream = torch.get_device_module(tensor.device), _stream(tensor.device)
         stream.wait_stream(engine.current_stream(tensor.device))
         with engine.stream(stream):
