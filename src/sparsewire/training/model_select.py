@@ -80,12 +80,13 @@ class Candidates:
         largest = Largest(self.most * ROOM if self.low else self.most, self.low)
         for piece in pieces:
             piece.begin_select(replace(plan, select=largest), piece.context(plan, 0, 0, 0))
-        for piece, entries in zip(pieces, device.trimmed(largest.found), strict=True):
+        for piece, found in zip(pieces, device.trimmed(largest.found), strict=True):
+            entries = found if self.low == largest.low else _reaching(found, self.low)
             self.entries[piece.name] = entries
             self.size += entries[0].size
             self.seen += entries[0].size
-        if self.size > 2 * self.most:
-            self.low = max(self.low, self.cut(self.most))
+            if self.size > 2 * self.most:
+                self.low = max(self.low, self.cut(self.most))
 
     def cut(self, count: int) -> float:
         """Keeps the `count` largest; the least magnitude of them."""
@@ -102,6 +103,13 @@ class Candidates:
             start += indices.size
         self.size = count
         return _least(largest)
+
+
+def _reaching(entries: Entries, low: float) -> Entries:
+    """Those whose magnitude reaches an edge that has risen since."""
+    indices, values = entries
+    reached = kernels.magnitude_bits(values) >= kernels.magnitude_edge(low, values.dtype)
+    return indices[reached], values[reached]
 
 
 def _least(values: Array) -> float:
