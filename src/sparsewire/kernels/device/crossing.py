@@ -95,8 +95,7 @@ class Later:
         engine, stream = torch.get_device_module(tensor.device), _stream(tensor.device)
         stream.wait_stream(engine.current_stream(tensor.device))
         with engine.stream(stream):
-            pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            return pinned.copy_(tensor.detach(), non_blocking=True)
+            return _copy(_pinned(tensor), tensor.detach())
 
     def read(self) -> list[Array]:
         """The arrays, in their work dtype. The host waits once for all that this thread has queued."""
@@ -110,6 +109,16 @@ class Later:
             self._event.synchronize()
         self._landed = [_array(copy) for copy in self._copies]
         self._tensors, self._copies = (), []
+
+
+def _pinned(like: Tensor) -> Tensor:
+    """Memory of the host that a device copies to by itself; torch keeps it for the next one."""
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+
+def _copy(out: Tensor, tensor: Tensor) -> Tensor:
+    """On the current stream, while the host goes on."""
+    return out.copy_(tensor, non_blocking=True)
 
 
 def _land(asked: Later) -> None:
@@ -167,4 +176,5 @@ def up(array: Array | Tensor, device: torch.device) -> Tensor:
     host = torch.from_numpy(array if array.flags.writeable else array.copy())
     if device.type not in PINNED:
         return host.to(device)
-    return host.pin_memory().to(device, non_blocking=True)
+    pinned = _pinned(host).copy_(host)
+    return _copy(torch.empty(host.shape, dtype=host.dtype, device=device), pinned)
