@@ -10,7 +10,7 @@ from sparsewire.exchange import Clock, Piece, average_in_place
 from sparsewire.kernels import Array, on_host
 
 from .layout import Buffer, Layout, PendingBuffer, Segment, Slice, lay_out, names_of, without_gradient
-from .places import assign, begin_alike, is_narrow, together, unfilled
+from .places import assign, begin_alike, is_narrow, own_copy, together, unfilled
 from .residuals.momentum import Left, left_behind
 from .residuals.states import States
 from .residuals.unsent import reads_gradient, with_unsent
@@ -25,13 +25,13 @@ class BufferPieces:
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
         self._idle: set[str] = set()  # parameters that came without a gradient once
 
-    def cut(self, buffer: Buffer, plan: Scheme) -> PendingBuffer:
-        """A buffer of a sparse step."""
+    def cut(self, buffer: Buffer, plan: Scheme, lands: bool = True) -> PendingBuffer:
+        """A buffer of a sparse step. What travels dense of a device's buffer `lands` on the host, or stays there."""
         numbers, layout = buffer.read(), self._layout(buffer.slices)
         unused = without_gradient(layout.dense, numbers)
         dense = [(item, self._unsent(item, numbers, plan, unused)) for item in layout.dense]
-        landing = together([values for _, values in dense])
-        dense = [(item, values.copy() if on_host(values) else values) for item, values in dense]
+        landing = together([values for _, values in dense]) if lands else None
+        dense = [(item, values if landing else own_copy(values)) for item, values in dense]
         layout.clear(numbers)
         members = [item for segment in layout.segments for item in segment.members] if plan.memory.buffers else []
         idle = without_gradient(members, numbers, sampled=True)

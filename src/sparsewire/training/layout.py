@@ -166,7 +166,7 @@ class PendingBuffer:
 
     def land(self) -> None:
         """What travels dense comes to the host, where the ranks' engine takes it."""
-        if self.dense and not kernels.on_host(self.dense[0][1]):
+        if self.landing is not None:
             numbers, at = self.landing.read()[0], 0
             self.dense = [(item, numbers[at : (at := at + item.size)]) for item, _ in self.dense]
 

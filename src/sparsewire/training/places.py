@@ -51,6 +51,11 @@ def multiply_wide(array: Dense, factor: float) -> None:
     array.multiply_wide(factor)
 
 
+def own_copy(array: Dense) -> Dense:
+    """A copy in the work dtype."""
+    return array.copy() if kernels.on_host(array) else array.widened()
+
+
 def begin_alike(one: Dense, other: Dense) -> bool:
     """Whether two arrays are the same memory."""
     if kernels.on_host(one):

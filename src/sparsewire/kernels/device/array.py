@@ -64,6 +64,11 @@ class DeviceArray:
         return crossing.later(torch.stack([tensor.any() for tensor in tensors]))
 
     @staticmethod
+    def joined(arrays: Sequence[DeviceArray]) -> DeviceArray:
+        """Arrays side by side."""
+        return DeviceArray(torch.cat([array.tensor for array in arrays]))
+
+    @staticmethod
     def together(arrays: Sequence[DeviceArray]) -> crossing.Later:
         """Arrays side by side, on their way to the host."""
         return crossing.later(torch.cat([array.tensor for array in arrays]))

@@ -37,9 +37,13 @@ def cases(kernels: DenseKernels, size: int, k: int, device: torch.device, dtype:
     yield Case("candidates at an edge", lambda: kernels.candidates(residual, x, k, edge), one + wide + pair)
     yield Case("threshold", lambda: kernels.threshold(x, edge), one + pair)
     yield Case("keep", lambda: kernels.compensate(residual, x, indices, values), one + 2 * wide, 1.05)
-    momentum = {"velocity": velocity, "momentum": 0.9, "lead": 0.9, "mask": True}
-    keep = lambda: kernels.compensate(residual, x, indices, values, **momentum)  # noqa: E731
-    yield Case("keep with a velocity", keep, one + 4 * wide)
+
+    def keep_velocity() -> None:
+        kernels.compensate(
+            residual, x, indices, values, velocity=velocity, momentum=0.9, lead=0.9, mask=True
+        )  # fmt: skip
+
+    yield Case("keep with a velocity", keep_velocity, one + 4 * wide)
     mean = lambda: kernels.compensate_mean(residual, x, indices, values, entries, 0.1)  # noqa: E731
     yield Case("keep with a share of the mean", mean, one + 2 * wide)
     yield Case(f"accumulate {RANKS} ranks", lambda: kernels.accumulate(out, entries, 0.25), one + RANKS * pair, 1.1)

@@ -108,7 +108,7 @@ LAWS: dict[str, Law] = {"host's bits": same_bits, "spoiled steps undone": undone
 
 def check(device: torch.device) -> list[tuple[str, str | None]]:
     """A row for each law, scheme and dtype, and what is wrong."""
-    rows = []
+    rows: list[tuple[str, str | None]] = []
     for law, call in LAWS.items():
         for name, text in SCHEMES.items():
             for dtype in (torch.float32, torch.bfloat16):

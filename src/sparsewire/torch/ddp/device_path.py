@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 
 import torch
 
@@ -39,6 +40,12 @@ class DevicePath:
         elif not plan.select.on_device:
             self._say(f"select={plan.select.id}", "compensated gradients are copied to the host whole")
         return True
+
+    def kind(self, parameters: Iterable[torch.Tensor]) -> str:
+        """The kind of device that all buckets stay on, "" if they do not."""
+        kinds = {parameter.device.type for parameter in parameters}
+        stays = self._setting != "off" and len(kinds) == 1 and (kinds != {"cpu"} or self._setting == "force")
+        return kinds.pop() if stays else ""
 
     def _say(self, what: str, follows: str) -> None:
         if what not in self._said:
