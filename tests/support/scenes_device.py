@@ -17,6 +17,7 @@ from torch_ranks import Stage, assert_same_state, same_bits
 from sparsewire.kernels.device import crossing
 from sparsewire.torch import Link, attach
 from sparsewire.torch.ddp.device_path import VARIABLE
+from sparsewire.training import buffer_pieces
 
 WAITING = {"aten::nonzero", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::masked_select", "aten::equal"}
 
@@ -71,12 +72,14 @@ class Training:
 def equals_host(
     stage: Stage, scheme: str = "topk(5%) | memory=residual", kind: str = "plain", dtype: str = "", steps: int = 5,
     mixed: bool = False, momentum: float = 0.0, rates: list[float] | None = None, one_bucket: bool = False,
-    **settings: Any,
+    landed: int | None = None, **settings: Any,
 ) -> None:  # fmt: skip
     """Two trainings that differ in the path alone have the same bits throughout; a state of one goes on in the other.
 
-    `mixed`: of the second training, only even ranks take the path of devices.
+    `mixed`: of the second training, only even ranks take the path of devices. `landed`: how many dense numbers of a
+    bucket go through the host.
     """
+    buffer_pieces.LANDED = 2**16 if landed is None else landed
     path = "off" if mixed and stage.rank % 2 else "force"
     host, there, back = (
         Training(stage, one, kind, dtype, scheme, momentum, rates or [0.05], one_bucket, **settings)

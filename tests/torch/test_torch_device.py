@@ -29,8 +29,11 @@ CASES: dict[str, dict[str, Any]] = {
     "residuals that follow the rate": {
         "scheme": "topk(5%) | memory=dgc(0.9)", "momentum": 0.9, "follow_rate": True, "rates": [0.05, 0.02],
     },
+    "dense parameters that stay on the device": {"landed": 0, "exclude": ["middle.weight"], "dtype": "float16"},
     "threshold": {"scheme": "threshold(ratio=5%) | memory=residual"},
-    "nonzero, mean of senders": {"scheme": "nonzero | memory=none | exchange=allgather(mean=senders)", "dtype": "bfloat16"},
+    "nonzero, mean of senders": {
+        "scheme": "nonzero | memory=none | exchange=allgather(mean=senders)", "dtype": "bfloat16",
+    },
     "random entries": {"scheme": "randomk(5%) | memory=residual"},
     "a selection that needs the host": {"scheme": "chunk_topk(k=8, chunk=64) | memory=dgc(0.9)", "momentum": 0.9},
     "Fourier coefficients": {"scheme": "topk(5%) | transform=fft(chunk=64) | memory=gain(0.9)", "momentum": 0.9},

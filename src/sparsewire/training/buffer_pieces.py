@@ -16,6 +16,8 @@ from .residuals.states import States
 from .residuals.unsent import reads_gradient, with_unsent
 from .schedule import Settings
 
+LANDED = 2**16  # elements of a buffer that travel dense through the host, where they might stay on the device
+
 
 class BufferPieces:
     """Cuts the buffers of a training; layouts are kept from step to step."""
@@ -26,10 +28,12 @@ class BufferPieces:
         self._idle: set[str] = set()  # parameters that came without a gradient once
 
     def cut(self, buffer: Buffer, plan: Scheme, lands: bool = True) -> PendingBuffer:
-        """A buffer of a sparse step. What travels dense of a device's buffer `lands` on the host, or stays there."""
+        """A buffer of a sparse step. What travels dense of a device's buffer `lands` on the host; if it need not, only
+        a little of it does, with the selection, so that it is not waited for by itself."""
         numbers, layout = buffer.read(), self._layout(buffer.slices)
         unused = without_gradient(layout.dense, numbers)
         dense = [(item, self._unsent(item, numbers, plan, unused)) for item in layout.dense]
+        lands = lands or sum(item.size for item in layout.dense) <= LANDED
         landing = together([values for _, values in dense]) if lands else None
         dense = [(item, values if landing else own_copy(values)) for item, values in dense]
         layout.clear(numbers)

@@ -70,8 +70,12 @@ class Candidates:
         self.size = self.seen = 0
         self.entries: dict[str, Entries] = {}
 
-    def scan(self, pieces: Sequence[Piece], plan: Scheme) -> None:
-        """Takes tensors' candidates; their buffers are only read. Those of a device are waited for together."""
+    def scan(self, piece: Piece, plan: Scheme) -> None:
+        """Takes a tensor's candidates; its buffers are only read."""
+        self._scan([piece], plan)
+
+    def scan_all(self, pieces: Sequence[Piece], plan: Scheme) -> None:
+        """The same for several tensors. Those of a device are waited for together."""
         together = pieces and not isinstance(pieces[0].x, Sparse) and not kernels.on_host(pieces[0].x)
         for group in [pieces] if together else [[piece] for piece in pieces]:
             self._scan(group, plan)
@@ -144,7 +148,7 @@ class ModelSelect:
         self._come += sum(int(piece.x.size) for piece in pieces)
         if self._candidates is not None:
             with clock("select"):
-                self._candidates.scan(pieces, plan)
+                self._candidates.scan_all(pieces, plan)
 
     def selected(self, context: ExchangeContext) -> Iterator[tuple[Sequence[PendingBuffer], list[Selected]]]:
         """All that has come, call by call, with its part of the selection."""
@@ -160,7 +164,7 @@ class ModelSelect:
             candidates = Candidates(count)
             with clock("select again"):
                 for pending in self._waiting:
-                    candidates.scan(list(_read(pending)), plan)
+                    candidates.scan_all(list(_read(pending)), plan)
         with clock("select"):
             threshold = candidates.cut(count)
         share = candidates.seen / max(count, 1) if candidates is self._candidates else None
