@@ -8,7 +8,7 @@ OLD       := .venv-old-torch
 OLD_TORCH := 2.4.0
 HOSTS     := .venv-hosts
 
-.PHONY: demo test test-old-torch test-hosts test-triton check lint bench lab sanitize fuzz clean
+.PHONY: demo test test-old-torch test-hosts check lint bench lab sanitize fuzz clean
 
 demo: $(READY)
 	$(PY) -m sparsewire demo
@@ -35,11 +35,6 @@ test-hosts:
 	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py \
 	  tests/kernels/test_triton.py tests/torch/test_hf.py tests/torch/torchft
 	$(HOSTS)/bin/python -m pytest tests/package/test_examples.py -k "hf or torchft"
-
-# Triton's kernels in its interpreter and compiled for GPUs that are not here, and the bytes that they move.
-test-triton: $(READY)
-	$(PY) -m pip install -q 'triton>=3.4'
-	$(PY) -m pytest tests/kernels/test_triton.py tests/lab/test_lab_device.py
 
 lint: $(READY)
 	$(VENV)/bin/ruff check src tests benchmarks examples
