@@ -28,6 +28,7 @@ class DeviceArray:
 
     def __init__(self, tensor: Tensor, base: DeviceArray | None = None) -> None:
         self.tensor, self.base = tensor, base
+        self.edge: Tensor | None = None  # of a residual: what its selection remembers from step to step
 
     @property
     def size(self) -> int:

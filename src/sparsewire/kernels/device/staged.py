@@ -44,6 +44,10 @@ def topk(x: DeviceArray, k: int, remembered: Any = None) -> Entries:
 def topk_sum(
     residual: DeviceArray, x: DeviceArray, k: int, decay: float = 1.0, gain: float = 1.0, remembered: Any = None
 ) -> Entries:
+    if remembered is None:
+        if residual.edge is None:
+            residual.edge = remembered_edge(x)
+        remembered = residual.edge
     return _kernels(x).topk_sum(residual.tensor, x.tensor, k, decay, gain, remembered)
 
 

@@ -27,7 +27,7 @@ from ..tables import number, publish, table
 from .cases import cases
 from .traffic import Bytes, counted
 
-COUNTED = 1 << 16  # elements of an array whose bytes are counted: multiples hardly depend on the size
+COUNTED = 1 << 18  # elements of an array whose bytes are counted: of more, multiples are hardly smaller
 READ = "one read"
 COLUMNS = ["kernel", "ms", "× one read", "native ms", "torch moves", "Triton moves", "at most", "met"]
 
@@ -56,7 +56,7 @@ def run(device: torch.device, size: int, ratio: float, repeat: int) -> dict[str,
     used = kernels.of(torch.zeros(1, device=device))
     times = timed(used, size, k, device, repeat)
     native = native_times(size, k, repeat) if device.type == "cpu" else {}
-    moved = {"torch": moves(ratio, "torch_ops"), "triton": triton_moves(ratio)}
+    moved = {"torch": moves(ratio, "torch_ops", COUNTED), "triton": triton_moves(ratio, COUNTED)}
     rows = [_row(case.name, case.target, times, native, moved) for case in cases(used, 64, 4, device, torch.float32)]
     facts = {"device": str(device), "name": device_name(device), "kernels": used.NAME, "triton": measure.has("triton")}
     return {
@@ -139,11 +139,11 @@ def native_times(size: int, k: int, repeat: int) -> dict[str, float]:
 # --- bytes -------------------------------------------------------------------------------------------------------
 
 
-def moves(ratio: float, module: str) -> dict[str, float]:
+def moves(ratio: float, module: str, size: int) -> dict[str, float]:
     """How many times the least bytes each kernel moves."""
     found: dict[str, float] = {}
-    k, cpu = measure.share(ratio, COUNTED), torch.device("cpu")
-    for case in cases(kernels.load(module), COUNTED, k, cpu, torch.float32):
+    k, cpu = measure.share(ratio, size), torch.device("cpu")
+    for case in cases(kernels.load(module), size, k, cpu, torch.float32):
         with counted() as traffic:
             case.run()
         found[case.name] = _total(traffic) / case.least
@@ -154,11 +154,11 @@ def _total(traffic: Bytes) -> int:
     return sum(asdict(traffic).values())
 
 
-def triton_moves(ratio: float) -> dict[str, float]:
+def triton_moves(ratio: float, size: int) -> dict[str, float]:
     """The same of Triton's kernels, run by its interpreter in a process of its own; none without Triton."""
     if not measure.has("triton"):
         return {}
-    code = f"import json; from {__name__} import moves; print(json.dumps(moves({ratio!r}, 'triton_ops')))"
+    code = f"import json; from {__name__} import moves; print(json.dumps(moves({ratio!r}, 'triton_ops', {size})))"
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=environment)
     if done.returncode:
