@@ -97,6 +97,17 @@ def _add_ranks_per_node(parser: argparse.ArgumentParser, default: int | None = 1
     parser.add_argument("--ranks-per-node", type=count, default=default, metavar="K", help="that share a link (1)")
 
 
+def add_selfcheck(commands: Any) -> None:
+    parser = add(
+        commands, "selfcheck", lab("device.selfcheck"), "whether a device gives the host's bits, and how fast",
+        "Laws of a training, parity of every kernel, and the kernel table; exit status 1 if anything differs.",
+    )  # fmt: skip
+    parser.add_argument("--device", default="cpu", help="cuda, xpu, …; cpu: the forced path (default)")
+    parser.add_argument("--size", type=count, default=10_000_000, help="elements of the table (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="without the table")
+    add_json(parser)
+
+
 def add_demo(commands: Any) -> None:
     parser = add(commands, "demo", lab("demo.command"), "two ranks train on digits, plain and compressed, side by side")
     parser.add_argument(

@@ -54,6 +54,11 @@ class CommGroup:
             raise self.fail(error)  # noqa: B904 - a peer's failure hides the engine's error
         self.leave()
 
+    @property
+    def failed(self) -> bool:
+        """Whether another rank says that it fails."""
+        return self._failures.any
+
     def wait(self, work: dist.Work) -> None:
         """Until it has ended, or another rank says that it fails: of several all_reduces on their way gloo may leave
         one waiting for sockets that are closed."""
@@ -81,6 +86,7 @@ class CommGroup:
 
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
+        self.comm.engine = None
         own, self._group = self._group, None
         if own is not None:
             drop(own)

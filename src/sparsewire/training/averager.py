@@ -104,11 +104,17 @@ class Averager(TrainingState):
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[PendingBuffer]:
         """Selects and sends; with one threshold for the model nothing is sent before the last buffer has come."""
-        pending, context = [self._pieces.cut(buffer, plan) for buffer in buffers], self._context(plan)
+        lands, context = self.nodes.across.engine is None, self._context(plan)
+        pending = [self._pieces.cut(buffer, plan, lands) for buffer in buffers]
         if self.settings.select_per == "model":
             self._model.scan(pending, plan, self.clock)
         else:
-            self._send(pending, context.select([piece for buffer in pending for piece in buffer.pieces]), context)
+            pieces = [piece for buffer in pending for piece in buffer.pieces]
+            offers = context.select(pieces)
+            held = [self._pieces.hold_back(buffer, plan) for buffer in pending]
+            if any(held):
+                offers = context.select(pieces)
+            self._send(pending, offers, context)
         for buffer in pending:
             buffer.release()
         return pending
@@ -218,7 +224,10 @@ class Averager(TrainingState):
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
-        pairs = [pair for buffer in self._pending if not buffer.reduced for pair in buffer.dense]
+        waiting = [buffer for buffer in self._pending if not buffer.reduced]
+        for buffer in waiting:
+            buffer.land()
+        pairs = [pair for buffer in waiting for pair in buffer.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
         message, norms = self._gain.message(arrays, sparse=self.scheme is not None), self._norms(arrays)
         with self.clock("dense"):

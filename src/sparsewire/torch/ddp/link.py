@@ -33,6 +33,7 @@ from ..tensors import to_arrays, to_tensors
 from .bucket import Bucket, to_coo
 from .clipping import ClipWatch
 from .comm_thread import CommThread, QueuedBucket
+from .device_path import DevicePath
 from .hook import HookState
 
 logger = logging.getLogger("sparsewire")
@@ -49,7 +50,7 @@ class Link:
         self.recipe = recipe
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
         self.averager = self._make_averager(settings)
-        self._staging, self._fourier = BufferPool(), fourier
+        self._staging, self._fourier, self._device_path = BufferPool(), fourier, DevicePath()
         self._step: list[QueuedBucket] = []
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
         hook.link = self
@@ -206,7 +207,9 @@ class Link:
             assert isinstance(x, Sparse)
             self.averager.put_sparse(bucket.slices[0].name, x)
         elif bucket.slices:
-            self.averager.put_buffers([bucket.as_buffer(self._staging)])
+            plan = self.averager.scheme or self.settings.schedule.scheme
+            on_device = self._device_path.takes(bucket.buffer, plan, self.averager.nodes.grid.parts)
+            self.averager.put_buffers([bucket.as_buffer(self._staging, on_device)])
         if bucket.is_last:
             self._finish()
 
