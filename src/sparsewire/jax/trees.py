@@ -1,0 +1,73 @@
+"""Trees of arrays: their leaves by name, as NumPy sees them, and back with the sharding that they had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsewire.errors import InputError
+from sparsewire.kernels import Array
+
+Tree = Any  # what jax.tree_util takes apart
+
+
+def named_leaves(tree: Tree) -> dict[str, Any]:
+    """The floating-point leaves by their paths, such as "layers/0/kernel". None, integers and keys are left out.
+
+    >>> list(named_leaves({"b": None, "a": [np.ones(2, np.float32), 3]}))
+    ['a/0']
+    """
+    paths = [(path, leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if is_trained(leaf)]
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    if len(set(names)) < len(names):  # such as {1: …, "1": …}
+        names = [jax.tree_util.keystr(path) for path, _ in paths]
+    return {name: leaf for name, (_, leaf) in zip(names, paths, strict=True)}
+
+
+def is_trained(leaf: Any) -> bool:
+    """Whether a leaf is a tensor of real or complex numbers, or such a number."""
+    return isinstance(leaf, float | complex) or (
+        hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+    )
+
+
+def replaced(tree: Tree, leaves: Sequence[Any]) -> Tree:
+    """The tree with other floating-point leaves, in their order."""
+    new = iter(leaves)
+    return jax.tree_util.tree_map(lambda leaf: next(new) if is_trained(leaf) else leaf, tree)
+
+
+def as_arrays(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers become arrays of JAX's default type."""
+    return {name: leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for name, leaf in leaves.items()}
+
+
+def is_traced(leaves: Mapping[str, Any]) -> bool:
+    """Whether a transformation such as jit looks at what is done, without numbers."""
+    return any(isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct) for leaf in leaves.values())
+
+
+def numpy_view(name: str, leaf: Any) -> np.ndarray[Any, Any]:
+    """The leaf on the host, complex numbers as pairs; read-only and without a copy where JAX allows that."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        raise InputError(
+            f"{name!r} lies on devices of several processes, whose mean JAX makes itself: let each process compute "
+            "gradients of its own batch, on a mesh of jax.local_devices()"
+        )
+    array = np.asarray(leaf)
+    return np.ascontiguousarray(array).reshape(-1).view(array.real.dtype) if array.dtype.kind == "c" else array
+
+
+def like(stored: Array, dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Stored numbers as an array of this dtype and shape, in their own memory."""
+    return stored.view(np.dtype(dtype)).reshape(shape)
+
+
+def on_devices(array: np.ndarray[Any, Any], leaf: Any) -> jax.Array:
+    """An array of its own, where the leaf is."""
+    where = leaf.sharding if isinstance(leaf, jax.Array) else None
+    return jax.device_put(array, where, may_alias=False)
