@@ -187,7 +187,7 @@ class Link:
     # --- a step ---
 
     def exchange(self, names: Sequence[str], step: Any, *leaves: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        """The means of gradients. They hold until the next call."""
+        """The means of gradients, in memory that is theirs."""
         with self._guarded():
             self._check_step(int(step), tuple(names))
             averager = self.averager

@@ -1,4 +1,8 @@
-"""Gradients side by side in buffers that are reused: one for each dtype, so that what travels dense is one message."""
+"""Gradients side by side in one buffer for each dtype, so that what travels dense is one message.
+
+The means take their places. On the CPU JAX's arrays may lie in NumPy's memory: a buffer is used again only when nobody
+holds it any longer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 
 from sparsewire.core.sparse import work_dtype
 from sparsewire.kernels import Array
-from sparsewire.kernels.scratch import BufferPool
+from sparsewire.kernels.scratch import recycled
 from sparsewire.training.layout import Buffer, Slice
 from sparsewire.training.settings import dtype_name
 
@@ -21,11 +25,10 @@ class Staging:
     """Copies of gradients, whose places the means take."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, BufferPool] = defaultdict(BufferPool)
         self._filled: list[tuple[Buffer, Array]] = []
 
     def fill(self, leaves: Mapping[str, Any]) -> list[Buffer]:
-        """Buffers for the averager, which hold until the next call."""
+        """Buffers for the averager."""
         views: dict[str, dict[str, np.ndarray[Any, Any]]] = defaultdict(dict)
         for name, leaf in leaves.items():
             view = numpy_view(name, leaf)
@@ -34,7 +37,7 @@ class Staging:
         return [buffer for buffer, _ in self._filled]
 
     def _side_by_side(self, dtype: str, parts: Mapping[str, Array]) -> tuple[Buffer, Array]:
-        flat = self._pools[dtype](sum(part.size for part in parts.values()), work_dtype(dtype))
+        flat = recycled(sum(part.size for part in parts.values()), work_dtype(dtype))
         slices, start = [], 0
         for name, part in parts.items():
             slices.append(Slice(name, start, start + part.size))

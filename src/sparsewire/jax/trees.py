@@ -22,10 +22,16 @@ def named_leaves(tree: Tree) -> dict[str, Any]:
     ['a/0']
     """
     paths = [(path, leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if is_trained(leaf)]
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    names = [jax.tree_util.keystr(_without_variable(path), simple=True, separator="/") for path, _ in paths]
     if len(set(names)) < len(names):  # such as {1: …, "1": …}
         names = [jax.tree_util.keystr(path) for path, _ in paths]
     return {name: leaf for name, (_, leaf) in zip(names, paths, strict=True)}
+
+
+def _without_variable(path: Any) -> Any:
+    """Flax's parameters hold their array as an attribute, their gradients may be arrays themselves."""
+    held = path and getattr(path[-1], "name", "") in ("value", "raw_value")
+    return path[:-1] if held else path
 
 
 def is_trained(leaf: Any) -> bool:
@@ -68,6 +74,5 @@ def like(stored: Array, dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, A
 
 
 def on_devices(array: np.ndarray[Any, Any], leaf: Any) -> jax.Array:
-    """An array of its own, where the leaf is."""
-    where = leaf.sharding if isinstance(leaf, jax.Array) else None
-    return jax.device_put(array, where, may_alias=False)
+    """An array where the leaf is; on the CPU in the same memory, which nobody may write to any more."""
+    return jax.device_put(array, leaf.sharding if isinstance(leaf, jax.Array) else None)
