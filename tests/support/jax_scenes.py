@@ -140,8 +140,7 @@ def same_bits(folder: Path) -> dict[str, Any]:
         state = wire.init(zeros(given[0]))
         if way == "scan":
             together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *given)
-            run = jax.jit(lambda state, all_: jax.lax.scan(lambda kept, one: wire.update(one, kept)[::-1], state, all_),
-                          donate_argnums=(0, 1))  # fmt: skip
+            run = jax.jit(functools.partial(scanned, wire), donate_argnums=(0, 1))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # donated buffers that JAX cannot use
                 state, stacked = run(state, together)
@@ -157,6 +156,13 @@ def same_bits(folder: Path) -> dict[str, Any]:
         seen["step"] = int(state.step)
         wire.link.detach()
     return seen
+
+
+def scanned(wire: Any, state: Any, gradients: Any) -> Any:
+    """State and means after one step for each gradient."""
+    import jax
+
+    return jax.lax.scan(lambda kept, one: wire.update(one, kept)[::-1], state, gradients)
 
 
 def accumulated(folder: Path) -> dict[str, Any]:
@@ -228,6 +234,7 @@ def resumed(folder: Path) -> dict[str, Any]:
     from sparsewire.jax import exchange
 
     shared = folder.parent / f"{folder.name}-checkpoint"
+
     def opened() -> tuple[Any, Any]:
         wire = exchange(SCHEME, optimizer="sgd(momentum=0.9)", ratio=None)
         return wire, optax.chain(wire, optax.sgd(0.05, momentum=0.9))

@@ -1,10 +1,13 @@
 """optax on several ranks: `wire = exchange(optimizer="sgd(momentum=0.9)", total_steps=N)`, first in the chain."""
 
-from importlib.util import find_spec
-
-for _name in ("jax", "optax"):
-    if find_spec(_name) is None:
-        raise ModuleNotFoundError(f"sparsewire.jax needs {_name}: pip install 'sparsewire[jax]'", name=_name)
+try:
+    import jax as _jax  # noqa: F401
+    import optax as _optax  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name not in ("jax", "optax"):
+        raise
+    _needs = "sparsewire.jax needs JAX and optax: pip install 'sparsewire[jax]'"
+    raise ModuleNotFoundError(_needs, name=error.name) from None
 
 from sparsewire.training.schedule import dgc_schedule, falling_ratio, theta_schedule, warmup_ratio
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,39 +14,37 @@ import numpy as np
 from sparsewire.comm import Communicator
 from sparsewire.core.files import PathLike
 from sparsewire.core.sparse import store
-from sparsewire.errors import InputError, SparsewireError, add_note
+from sparsewire.errors import InputError, add_note
 from sparsewire.training import checkpoints
 from sparsewire.training.agree import agree, refuse
 from sparsewire.training.averager import Averager
 from sparsewire.training.checkpoints import NAME
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.recipe import Recipe
-from sparsewire.training.settings import real_shape, real_sizes
+from sparsewire.training.settings import real_sizes
 
 from .engine import in_callback, original, tell
+from .guard import Guard, wait_for_callbacks
 from .options import Options
 from .share import check_same
 from .staging import Staging
 from .trees import as_arrays, is_traced, like
 
 logger = logging.getLogger("sparsewire")
-Tensor = jax.ShapeDtypeStruct
 
 
-class Link:
+class Link(Guard):
     """Made by `exchange`; it knows the parameters from `tx.init(params)` on. As a context manager it detaches at the
     end, and raises what went wrong in a callback as it was raised there."""
 
     def __init__(self, comm: Communicator, options: Options) -> None:
-        self.comm, self.options = comm, options
+        super().__init__(comm, "make another exchange(…)")
+        self.options = options
         self.recipe: Recipe | None = None
-        self.attached = True
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, Any] = {}
         self._averager: Averager | None = None
         self._staging = Staging()
         self._given: tuple[str, ...] = ()  # the gradients that come in every step
-        self._error: BaseException | None = None
-        self._thread: int | None = None  # which exchanges now
 
     # --- what users call ---
 
@@ -61,7 +57,7 @@ class Link:
     @property
     def step(self) -> int:
         """Exchanges that were made; those of jitted steps that are under way are waited for."""
-        self._settle()
+        self.settle()
         return 0 if self._averager is None else self._averager.step
 
     @property
@@ -77,12 +73,12 @@ class Link:
     def stats(self) -> dict[str, Any]:
         """Totals: steps, bytes handed to and got from the engine, what dense steps would have sent, and seconds by
         stage. "recipe" is the call that says everything that was chosen."""
-        self._settle()
+        self.settle()
         return {**self.averager.stats(), "recipe": self.options.in_words_of_exchange(repr(self.recipe))}
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: NumPy arrays and plain types only. Every rank saves its own."""
-        self._settle()
+        self.settle()
         return self.averager.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -104,10 +100,10 @@ class Link:
         rank leaves at once, and the others hear of that error, where the engine can tell; `with` does so by itself."""
         if not self.attached:
             return
-        if error is None and self._error is None:
-            self._settle()
+        if error is None and self.error is None:
+            self.settle()
             self.comm.barrier()
-        elif self._error is None and error is not None:
+        elif self.error is None and error is not None:
             tell(self.comm, error)
         self.attached = False
 
@@ -118,24 +114,13 @@ class Link:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, jax.errors.JaxRuntimeError):
-            self._wait()  # until the callback that failed has said why
-        known = error if error is None else original(error, self._error)
+            wait_for_callbacks()  # until the callback that failed has said why
+        known = error if error is None else original(error, self.error)
         self.detach(known)
         if known is not None and known is not error:
             raise known from None
 
     # --- what checkpoints need ---
-
-    @property
-    def connected(self) -> bool:
-        """Whether the other ranks can be spoken to."""
-        return self.attached and self._error is None
-
-    def gather(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes, between steps."""
-        self._settle()
-        with self._guarded():
-            return [bytes(part) for part in self.comm.all_gather(data, "state")]
 
     def read_state(self, state: Mapping[str, Any]) -> Any:
         """This rank's saved state, checked, as `take_over` needs it; the link stays as it is."""
@@ -143,7 +128,7 @@ class Link:
 
     def take_over(self, ready: Any) -> None:
         """Goes on from what `read_state` gave."""
-        self._settle()
+        self.settle()
         self.averager.take_over(ready)
 
     # --- parameters ---
@@ -152,13 +137,13 @@ class Link:
         """The parameters are these. Without jit the ranks agree on them, and a training that has made steps begins
         anew; within, both are left to the first step."""
         arrays = as_arrays(leaves)
-        tensors = {name: Tensor(leaf.shape, leaf.dtype) for name, leaf in arrays.items()}
+        tensors = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in arrays.items()}
         if self._tensors and tensors != self._tensors:
             raise InputError("tx.init was called with other parameters before: write an exchange(…) for each model")
         self._tensors = tensors
         if not is_traced(leaves):
-            self._settle()
-            with self._guarded():
+            self.settle()
+            with self.guarded():
                 self._open()
                 check_same(self.comm, arrays)
 
@@ -188,7 +173,7 @@ class Link:
 
     def exchange(self, names: Sequence[str], step: Any, *leaves: Any) -> tuple[np.ndarray[Any, Any], ...]:
         """The means of gradients, in memory that is theirs."""
-        with self._guarded():
+        with self.guarded():
             self._check_step(int(step), tuple(names))
             averager = self.averager
             buffers = self._staging.fill(dict(zip(names, leaves, strict=True)))
@@ -226,38 +211,9 @@ class Link:
                 raise InputError(f"rank {rank} and rank 0 have gradients of other parameters: {', '.join(changed)}")
         self._given = names
 
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """What fails here ends the link, and the other ranks are told."""
-        if self._error is not None:
-            raise self._error
-        if not self.attached:
-            raise SparsewireError("the link is detached: make another exchange(…)")
-        self._thread = threading.get_ident()
-        try:
-            yield
-        except BaseException as error:
-            self._fail(error)
-            raise
-        finally:
-            self._thread = None
-
-    def _fail(self, error: BaseException) -> None:
-        self._error = error
+    def fail(self, error: BaseException) -> None:
+        """Leaves the step undone."""
         if self._averager is not None:
             self._averager.abandon()
         step = 0 if self._averager is None else self._averager.step
         add_note(error, f"sparsewire: on rank {self.comm.rank}, at step {step}")
-        tell(self.comm, error)
-
-    def _settle(self) -> None:
-        """Waits for callbacks of jitted steps that are under way; raises what failed in one."""
-        if self._thread == threading.get_ident():  # in on_step
-            return
-        self._wait()
-        if self._error is not None and self.attached:
-            raise self._error
-
-    def _wait(self) -> None:
-        with suppress(jax.errors.JaxRuntimeError):
-            jax.effects_barrier()

@@ -44,7 +44,7 @@ ROWS = {
     "muon": Row("muon", PLAIN),
     **{name: Row("adaptive", PLAIN, LATE_SIGN) for name in ("lion", "sign_sgd", "signum", "rprop")},
     **{name: Row("adaptive", PLAIN, LATE_NORM) for name in ("lars", "lamb", "fromage", "polyak_sgd")},
-    "lbfgs": Row("adaptive", PLAIN, f"it compares the gradients of two points, and a late sum is of neither; {INSTEAD}"),
+    "lbfgs": Row("adaptive", PLAIN, f"it compares gradients of two points, and a late sum is of neither; {INSTEAD}"),
 }  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def read_optimizer(given: Given) -> Behind | None:
         raise InputError(f"optimizer={given!r}: {error}") from None
     if name not in ROWS:
         raise InputError(
-            f"optimizer={given!r}: optax's {name!r} is not known here{nearest(name, ROWS)}; if it has no momentum of its "
-            'own, write optimizer=None and name the memory, "topk(5%) | memory=residual"'
+            f"optimizer={given!r}: optax's {name!r} is not known here{nearest(name, ROWS)}; if it has no momentum "
+            'of its own, write optimizer=None and name the memory, "topk(5%) | memory=residual"'
         )
     row = ROWS[name]
     strange = [key for key in named if key not in row.settings]
@@ -134,8 +134,8 @@ def check_fit(behind: Behind | None, memory: Memory) -> None:
         )
     if momentum := behind.settings.get("momentum"):
         raise InputError(
-            f"{behind.name}'s momentum={momentum:g} behind error feedback is a second one: leave it out, with a rate of "
-            f"1/(1 − {momentum:g}) times as much"
+            f"{behind.name}'s momentum={momentum:g} behind error feedback is a second one: leave it out, with a rate "
+            f"of 1/(1 − {momentum:g}) times as much"
         )
     return None
 

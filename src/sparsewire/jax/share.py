@@ -33,7 +33,7 @@ def broadcast(tree: Tree, comm: Communicator | None = None, timeout: float | Non
     leaves, structure = jax.tree_util.tree_flatten(tree)
     places = [place for place, leaf in enumerate(leaves) if _is_array(leaf)]
     facts = [[list(leaves[place].shape), str(leaves[place].dtype)] for place in places]
-    together(lambda data: list(map(bytes, ranks.all_gather(data, CHANNEL))), lambda: (None, _same(ranks, facts)))
+    together(lambda data: list(map(bytes, ranks.all_gather(data, CHANNEL))), lambda: _same(ranks, facts))
     views = [np.ascontiguousarray(leaves[place]) for place in places]
     packed = b"".join(view.tobytes() for view in views) if ranks.rank == 0 else None
     theirs, start = memoryview(ranks.broadcast(packed)), 0
@@ -50,12 +50,13 @@ def _is_array(leaf: Any) -> bool:
     )
 
 
-def _same(comm: Communicator, facts: list[Any]) -> None:
+def _same(comm: Communicator, facts: list[Any]) -> tuple[None, None]:
     """Raises where this rank's arrays are not those of rank 0."""
     first = json.loads(comm.broadcast(json.dumps(facts).encode() if comm.rank == 0 else None))
     if facts != first:
         pair = next((pair for pair in zip(facts, first, strict=False) if pair[0] != pair[1]), (len(facts), len(first)))
         raise CommMismatch(f"the tree has {pair[0]} where rank 0's has {pair[1]}: every rank gives the same tree")
+    return None, None
 
 
 def check_same(comm: Communicator, arrays: Mapping[str, Any]) -> None:

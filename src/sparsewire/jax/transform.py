@@ -64,7 +64,7 @@ def exchange(
     on_step: Callable[[dict[str, Any]], None] | None = None, nodes: int | str | None = None,
     comm: Communicator | None = None, timeout: float | None = None,
 ) -> Exchange:  # fmt: skip
-    """An optax transformation that gives the mean of all ranks' gradients. Every rank calls it, with the same arguments:
+    """An optax transformation that gives the mean of all ranks' gradients. Every rank calls it with the same arguments:
 
         wire = exchange(optimizer="sgd(momentum=0.9)", total_steps=10_000)
         tx = optax.chain(wire, optax.sgd(0.1, momentum=0.9))

@@ -9,8 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsewire.core.host import Dense, to_host
+from sparsewire.core.sparse import store
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
+from sparsewire.training.settings import dtype_name
 
 Tree = Any  # what jax.tree_util takes apart
 
@@ -22,16 +25,16 @@ def named_leaves(tree: Tree) -> dict[str, Any]:
     ['a/0']
     """
     paths = [(path, leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if is_trained(leaf)]
-    names = [jax.tree_util.keystr(_without_variable(path), simple=True, separator="/") for path, _ in paths]
+    names = [path_name(path) for path, _ in paths]
     if len(set(names)) < len(names):  # such as {1: …, "1": …}
         names = [jax.tree_util.keystr(path) for path, _ in paths]
     return {name: leaf for name, (_, leaf) in zip(names, paths, strict=True)}
 
 
-def _without_variable(path: Any) -> Any:
-    """Flax's parameters hold their array as an attribute, their gradients may be arrays themselves."""
-    held = path and getattr(path[-1], "name", "") in ("value", "raw_value")
-    return path[:-1] if held else path
+def path_name(path: Any) -> str:
+    """Flax's parameters hold their array as an attribute, while their gradients may be arrays: both have one name."""
+    held = bool(path) and getattr(path[-1], "name", "") in ("value", "raw_value")
+    return jax.tree_util.keystr(path[:-1] if held else path, simple=True, separator="/")
 
 
 def is_trained(leaf: Any) -> bool:
@@ -76,3 +79,25 @@ def like(stored: Array, dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, A
 def on_devices(array: np.ndarray[Any, Any], leaf: Any) -> jax.Array:
     """An array where the leaf is; on the CPU in the same memory, which nobody may write to any more."""
     return jax.device_put(array, leaf.sharding if isinstance(leaf, jax.Array) else None)
+
+
+def flat_weights(tree: Tree) -> tuple[dict[str, Array], dict[str, str]]:
+    """The leaves flat in the work dtype, and the names of their own dtypes."""
+    hosts = {name: to_host(numpy_view(name, leaf)) for name, leaf in as_arrays(named_leaves(tree)).items()}
+    flats = {name: host.flat for name, host in hosts.items() if isinstance(host, Dense)}
+    return flats, {name: host.dtype for name, host in hosts.items()}
+
+
+def weights_like(tree: Tree, weights: Mapping[str, Array]) -> Tree:
+    """The tree with these weights, flat in the work dtype, in the place of its own."""
+    leaves = as_arrays(named_leaves(tree))
+    return replaced(tree, [
+        on_devices(_as_leaf(weights[name], leaf), leaf) if name in weights else leaf for name, leaf in leaves.items()
+    ])  # fmt: skip
+
+
+def _as_leaf(flat: Array, leaf: Any) -> np.ndarray[Any, Any]:
+    """A copy: the rounds go on with the weights."""
+    dtype = np.dtype(leaf.dtype)
+    real = np.zeros((), dtype).real.dtype if dtype.kind == "c" else dtype
+    return like(store(flat.copy(), dtype_name(np.empty(0, real))), dtype, tuple(leaf.shape))
