@@ -37,9 +37,7 @@ def open_comm(comm: Communicator | None, timeout: float | None) -> Communicator:
 
 def _checked(comm: Communicator, timeout: float | None) -> Communicator:
     if not isinstance(comm, Communicator):
-        raise InputError(
-            f"comm is a sparsewire Communicator, or None for the processes of jax.distributed, not {comm!r}"
-        )
+        raise InputError(f"comm is a Communicator of sparsewire, or None for jax.distributed's processes, not {comm!r}")
     if timeout is not None:
         raise InputError("timeout= is for the processes of jax.distributed; a communicator has a timeout of its own")
     return comm
