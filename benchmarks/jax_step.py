@@ -123,7 +123,7 @@ class Arm:
         if self.wire is not None:
             stats = self.wire.link.stats()
             seen |= {name: stats[name] / stats["steps"] for name in ("bytes_sent", "bytes_dense")}
-        return seen
+        return {name: round(value, 1) for name, value in seen.items()}
 
 
 def rank_main(rank, port):

@@ -26,6 +26,7 @@ PARAMS = {"w": np.zeros((40, 30), np.float32), "b": np.zeros(3, np.float32)}
     ({}, 'write exchange(optimizer="sgd(momentum=0.9)", total_steps=…), or name the memory'),
     ({"scheme": "topk(1%)"}, "optimizer=None"),
     ({"scheme": "auto", "optimizer": None}, "no auto"),
+    ({"scheme": "pactrain(ratio=50%)"}, "for PyTorch"),
     ({"optimizer": "adam"}, 'optax.adam(…, b1=0.0) and exchange(…, optimizer="adam(b1=0)")'),
     ({"optimizer": "rmsprop(momentum=0.9)"}, "leave it out"),
     ({"optimizer": "lion"}, "steps by a sign"),

@@ -68,6 +68,8 @@ class Options:
             tensors, recipe.scheme, recipe.select_per, self.dense_below, lambda name, _: name in dense,
             self.warmup_steps, recipe.ratio_schedule, None, self.seed, self.on_step, None, self.clip_norm, self.nodes,
         )  # fmt: skip
+        if settings.schedule.scheme.exchange.uses_masks:
+            raise InputError("pruned models are for PyTorch: name a scheme without masks")
         if sparse or not tensors:
             check_fit(behind, settings.schedule.scheme.memory)
         if behind is not None:
