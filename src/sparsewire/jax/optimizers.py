@@ -5,8 +5,6 @@ An optax transformation does not tell its settings, so the user writes them: `op
 
 from __future__ import annotations
 
-import logging
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +12,10 @@ from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.memory import NoMemory
 from sparsewire.codecs.registry import nearest
 from sparsewire.codecs.scheme import parse_call
-from sparsewire.errors import AccuracyWarning, InputError, SchemeError
+from sparsewire.errors import InputError, SchemeError
+from sparsewire.training.notices import say_once, warn_once
 from sparsewire.training.recipe import OptimizerFacts
 
-logger = logging.getLogger("sparsewire")
-_said: set[str] = set()
 INSTEAD = 'train with sgd, or with adamw and b1=0.0, or send everything: exchange("nonzero | memory=none")'
 LATE_SIGN = f"it steps by a sign, however much waited for it; {INSTEAD}"
 LATE_NORM = f"its rate goes by a norm, and a late sum has another; {INSTEAD}"
@@ -166,13 +163,4 @@ def _without_optimizer(memory: Memory) -> None:
         what = "loses accuracy behind SGD's momentum and Adam's b1"
     else:
         return
-    text = f'memory={memory} {what}; that is not checked: write exchange(…, optimizer="sgd(momentum=…)")'
-    if text not in _said:
-        _said.add(text)
-        logger.warning(text)
-
-
-def warn_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        warnings.warn(text, AccuracyWarning, stacklevel=4)
+    say_once(f'memory={memory} {what}; that is not checked: write exchange(…, optimizer="sgd(momentum=…)")')
