@@ -1,7 +1,8 @@
-"""Small models in plain JAX, and batches that differ from rank to rank, for tests of sparsewire.jax."""
+"""Small models in plain JAX, batches that differ from rank to rank, and trainings, for tests of sparsewire.jax."""
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 Params = dict[str, Any]
 Batch = tuple[Any, Any]
@@ -93,3 +95,59 @@ def distance(tree: Any, other: Any) -> float:
     """The largest difference of two trees' numbers."""
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True)
     return max(float(np.abs(np.asarray(one) - np.asarray(two)).max()) for one, two in pairs)
+
+
+def zeros(tree: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+# --- trainings ---
+
+
+@functools.cache
+def compiled(model: str) -> Any:
+    """Loss and gradient; compiled once, as that takes longer than all else."""
+    return jax.jit(jax.value_and_grad(loss_of(model)))
+
+
+def trained(model: str, wire: Any, optimizer: Any, steps: int, jit: bool = False) -> tuple[Any, list[float]]:
+    """The weights after so many steps, and the losses."""
+    tx = wire.chain(optimizer) if hasattr(wire, "chain") else optax.chain(wire, optimizer)
+    params = MODELS[model][0]()
+    state, losses, computed = tx.init(params), [], compiled(model)
+
+    def whole(params: Any, state: Any, x: Any, y: Any) -> Any:
+        value, gradient = computed(params, x, y)
+        updates, state = tx.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    step = jax.jit(whole)
+    for x, y in batches(model, jax.process_index(), steps):
+        if jit:
+            params, state, value = step(params, state, x, y)
+        else:
+            value, gradient = computed(params, x, y)
+            updates, state = tx.update(gradient, state, params)
+            params = optax.apply_updates(params, updates)
+        losses.append(float(value))
+    return params, losses
+
+
+@functools.cache
+def summing() -> tuple[Any, Any]:
+    """A sharding over all processes, and JAX's own mean over them."""
+    mesh = jax.make_mesh((jax.process_count(),), ("rank",), devices=jax.devices())
+    spread, everywhere = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (["rank"], []))
+    mean = jax.jit(lambda tree: jax.tree.map(lambda every: every.mean(0), tree), out_shardings=everywhere)
+    return spread, mean
+
+
+def dense() -> Any:
+    """Averages as JAX does."""
+    spread, mean = summing()
+
+    def average(updates: Any, params: Any = None) -> Any:
+        own = jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(spread, np.asarray(leaf)[None]), updates)
+        return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf.addressable_data(0)), mean(own))
+
+    return optax.stateless(average)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -19,71 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jax_models import MODELS, batches, digest, distance, gradients, loss_of
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax_failures import SCHEME, differing, error_of, failing, killed
+from jax_models import MODELS, batches, compiled, dense, digest, distance, gradients, trained, zeros
 from jax_ranks import connect
 
-SCHEME = "topk(10%) | indices=rice | values=qsgd(bits=7)"
+from sparsewire.jax import exchange
+
 LOSSLESS = "nonzero | values=raw | memory=none"
-
-
-@functools.cache
-def compiled(model: str) -> Any:
-    """Loss and gradient; compiled once, as that takes longer than all else."""
-    import jax
-
-    return jax.jit(jax.value_and_grad(loss_of(model)))
-
-
-def trained(model: str, wire: Any, optimizer: Any, steps: int, jit: bool = False) -> tuple[Any, list[float]]:
-    """The weights after so many steps, and the losses."""
-    import jax
-    import optax
-
-    tx = wire.chain(optimizer) if hasattr(wire, "chain") else optax.chain(wire, optimizer)
-    params = MODELS[model][0]()
-    state, losses, computed = tx.init(params), [], compiled(model)
-
-    def whole(params: Any, state: Any, x: Any, y: Any) -> Any:
-        value, gradient = computed(params, x, y)
-        updates, state = tx.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    step = jax.jit(whole)
-    for x, y in batches(model, jax.process_index(), steps):
-        if jit:
-            params, state, value = step(params, state, x, y)
-        else:
-            value, gradient = computed(params, x, y)
-            updates, state = tx.update(gradient, state, params)
-            params = optax.apply_updates(params, updates)
-        losses.append(float(value))
-    return params, losses
-
-
-@functools.cache
-def summing() -> tuple[Any, Any]:
-    """A sharding over all processes, and JAX's own mean over them."""
-    import jax
-
-    mesh = jax.make_mesh((jax.process_count(),), ("rank",), devices=jax.devices())
-    spread, everywhere = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (["rank"], []))
-    mean = jax.jit(lambda tree: jax.tree.map(lambda every: every.mean(0), tree), out_shardings=everywhere)
-    return spread, mean
-
-
-def dense() -> Any:
-    """Averages as JAX does."""
-    import jax
-    import numpy as np
-    import optax
-
-    spread, mean = summing()
-
-    def average(updates: Any, params: Any = None) -> Any:
-        own = jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(spread, np.asarray(leaf)[None]), updates)
-        return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf.addressable_data(0)), mean(own))
-
-    return optax.stateless(average)
 
 
 # --- scenes ---
@@ -91,10 +36,6 @@ def dense() -> Any:
 
 def lossless(folder: Path) -> dict[str, float]:
     """How far weights are from those of dense training."""
-    import optax
-
-    from sparsewire.jax import exchange
-
     seen = {}
     for model in MODELS:
         for name, optimizer in {"sgd": optax.sgd(0.05, momentum=0.9), "adam": optax.adam(0.01)}.items():
@@ -108,10 +49,6 @@ def lossless(folder: Path) -> dict[str, float]:
 
 def recipe(folder: Path) -> dict[str, Any]:
     """The default trains, and sends less."""
-    import optax
-
-    from sparsewire.jax import exchange
-
     seen: dict[str, Any] = {}
     cases = {"sgd(momentum=0.9)": optax.sgd(0.05, momentum=0.9), "adam(b1=0)": optax.adam(0.01, b1=0.0)}
     for given, optimizer in cases.items():
@@ -128,11 +65,6 @@ def recipe(folder: Path) -> dict[str, Any]:
 
 def same_bits(folder: Path) -> dict[str, Any]:
     """Digests of the means of the same gradients: without jit, in jit, and in a scan with donated gradients."""
-    import jax
-    import jax.numpy as jnp
-
-    from sparsewire.jax import exchange
-
     rank, seen = jax.process_index(), {}
     for way in ("outside", "jit", "scan"):
         wire = exchange(f"{SCHEME} | memory=dgc(momentum=0.9)", optimizer="sgd(momentum=0.9)", dense_below=100)
@@ -160,18 +92,11 @@ def same_bits(folder: Path) -> dict[str, Any]:
 
 def scanned(wire: Any, state: Any, gradients: Any) -> Any:
     """State and means after one step for each gradient."""
-    import jax
-
     return jax.lax.scan(lambda kept, one: wire.update(one, kept)[::-1], state, gradients)
 
 
 def accumulated(folder: Path) -> dict[str, Any]:
     """Three micro-steps with every=3 are one step with their mean; so are they in jit."""
-    import jax
-    import optax
-
-    from sparsewire.jax import exchange
-
     rank, seen = jax.process_index(), {}
     given = [{"w": one["w"]} for one in gradients(rank, 6)]
     for way in ("every", "every in jit", "mean"):
@@ -196,12 +121,7 @@ def accumulated(folder: Path) -> dict[str, Any]:
 
 def flax(folder: Path) -> dict[str, Any]:
     """nnx.Optimizer in nnx.jit."""
-    import jax
-    import jax.numpy as jnp
-    import optax
     from flax import nnx
-
-    from sparsewire.jax import exchange
 
     wire = exchange(optimizer="sgd(momentum=0.9)", total_steps=60, dense_below=0)
     rngs = nnx.Rngs(0)
@@ -226,12 +146,7 @@ def flax(folder: Path) -> dict[str, Any]:
 
 def resumed(folder: Path) -> dict[str, Any]:
     """Weights after eight steps, and those of a training that goes on after four from what orbax and the link saved."""
-    import jax
-    import numpy as np
-    import optax
     import orbax.checkpoint as ocp
-
-    from sparsewire.jax import exchange
 
     shared = folder.parent / f"{folder.name}-checkpoint"
 
@@ -267,103 +182,6 @@ def resumed(folder: Path) -> dict[str, Any]:
     tx.init(params)
     return {"whole": digest(whole), "again": digest(again), "without load": error_of(
         lambda: go_on(tx, saved["params"], saved["opt"], range(4, 5)))}  # fmt: skip
-
-
-def differing(folder: Path) -> dict[str, Any]:
-    """Ranks whose weights or settings differ are refused; `broadcast` makes weights equal."""
-    import jax
-    import jax.numpy as jnp
-
-    from sparsewire.jax import broadcast, exchange
-
-    rank = jax.process_index()
-    params = {"w": jnp.full((40, 40), rank, jnp.bfloat16), "n": np_int(rank), "name": "x"}
-    shared = broadcast(params)
-    return {
-        "weights": error_of(lambda: exchange("topk(1%) | memory=residual").init({"w": params["w"]})),
-        "scheme": error_of(lambda: exchange(f"topk({1 + rank}%) | memory=residual").init({"w": shared["w"]})),
-        "gradients": error_of(lambda: missing_on(rank)),
-        "shared": [float(shared["w"].sum()), int(shared["n"][0]), shared["name"], str(shared["w"].dtype)],
-        "trees": error_of(lambda: broadcast({"w": jnp.zeros(2 + rank)})),
-    }
-
-
-def missing_on(rank: int) -> None:
-    """The last leaf has no gradient on rank 1."""
-    from sparsewire.jax import exchange
-
-    wire = exchange("topk(10%) | memory=residual")
-    given = {key: gradients(0, 1)[0][key] for key in ("w", "half")}
-    state = wire.init(given)
-    wire.update(given if rank != 1 else {**given, "half": None}, state)
-
-
-def zeros(tree: Any) -> Any:
-    import jax
-
-    return jax.tree.map(jax.numpy.zeros_like, tree)
-
-
-def np_int(value: int) -> Any:
-    import numpy as np
-
-    return np.full(3, value)
-
-
-def failing(folder: Path) -> dict[str, Any]:
-    """The last rank's on_step fails in the third step of a jitted loop: there the error is the one that was raised,
-    elsewhere it is told. Nothing can follow in these processes: JAX keeps what failed."""
-    import jax
-
-    from sparsewire.jax import exchange
-
-    rank, last = jax.process_index(), jax.process_count() - 1
-
-    def fails(facts: dict[str, Any]) -> None:
-        if rank == last and facts["steps"] == 3:
-            raise ZeroDivisionError("out of luck")
-
-    wire = exchange(f"{SCHEME} | memory=residual", on_step=fails)
-    given = gradients(rank, 1)[0]
-    state, update = wire.init(zeros(given)), jax.jit(wire.update)
-
-    def run(state: Any) -> None:
-        with wire.link:
-            for _ in range(6):
-                mean, state = update(given, state)
-                jax.block_until_ready(mean)
-
-    return {"error": error_of(lambda: run(state)), "later": error_of(lambda: wire.update(given, state))}
-
-
-def killed(folder: Path) -> dict[str, Any]:
-    """The last rank is killed in a jitted loop; the others write down what they raise before JAX ends them."""
-    import jax
-
-    from sparsewire.jax import exchange
-
-    rank, last = jax.process_index(), jax.process_count() - 1
-    wire = exchange(f"{SCHEME} | memory=residual", timeout=3.0)
-    given = gradients(rank, 1)[0]
-    state, update = wire.init(zeros(given)), jax.jit(wire.update)
-
-    def run(state: Any) -> None:
-        with wire.link:
-            for step in range(6):
-                if step == 3 and rank == last:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                mean, state = update(given, state)
-                jax.block_until_ready(mean)
-
-    return {"error": error_of(lambda: run(state))}
-
-
-def error_of(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
 
 
 SCENES: dict[str, Callable[[Path], Any]] = {
