@@ -75,6 +75,20 @@ def test_multi_steps_is_noticed() -> None:
         tx.update(PARAMS, state, PARAMS)
 
 
+def test_apply_if_finite_stands_behind_the_exchange() -> None:
+    def rank(comm: Communicator) -> tuple[float, int]:
+        wire = exchange("topk(5%) | memory=residual", comm=comm)
+        tx = optax.chain(wire, optax.apply_if_finite(optax.sgd(0.1), 5))
+        state = tx.init(PARAMS)
+        updates, state = tx.update({"w": jnp.full((40, 30), jnp.nan if comm.rank else 1.0), "b": jnp.ones(3)}, state)
+        return float(updates["w"].sum()), int(state[1].total_notfinite)
+
+    assert run_ranks(2, rank) == [(0.0, 1)] * 2
+    around = optax.apply_if_finite(exchange(LOSSLESS), 5)
+    with pytest.raises(InputError, match=r"optax.chain\(wire, optax.apply_if_finite"):
+        around.update(PARAMS, around.init(PARAMS))
+
+
 def test_every_needs_the_optimizer() -> None:
     with pytest.raises(InputError, match=r"wire.chain\(optimizer\)"):
         optax.chain(exchange(LOSSLESS, every=2), optax.sgd(0.1)).init(PARAMS)

@@ -28,6 +28,13 @@ from .optimizers import NOT_GIVEN, Given
 from .options import Options
 from .trees import Tree, as_arrays, is_traced, named_leaves, on_devices, replaced
 
+WRAPPERS = {
+    "MultiSteps.update": "optax.MultiSteps would exchange at every micro-step: write wire = exchange(…, every=k) and "
+    "tx = wire.chain(optimizer) in its place",
+    "apply_if_finite.<locals>.update": "optax.apply_if_finite goes by this rank's gradients alone, and others would "
+    "wait: write it behind the exchange, optax.chain(wire, optax.apply_if_finite(optimizer, …))",
+}
+
 
 class ExchangeState(NamedTuple):
     """optax's state; what is not sent yet differs from rank to rank, and is on the host, in `wire.link`."""
@@ -125,7 +132,7 @@ def _update_of(wire: Exchange) -> Callable[..., tuple[Tree, ExchangeState]]:
 
 def _exchanged(link: Link, updates: Tree, state: ExchangeState) -> tuple[Tree, ExchangeState]:
     """Outside jit by NumPy, within by a callback that has its place in the order of all of them."""
-    _refuse_multi_steps()
+    _refuse_wrappers()
     leaves = as_arrays(named_leaves(updates))
     link.check(leaves)
     names, arrays = tuple(leaves), list(leaves.values())
@@ -147,13 +154,11 @@ def _refuse_micro_steps(link: Link) -> None:
         )
 
 
-def _refuse_multi_steps() -> None:
-    """optax.MultiSteps calls what it wraps at every micro-step, and throws most of the outcomes away."""
+def _refuse_wrappers() -> None:
+    """What calls this, as Python's frames tell while JAX traces: it cannot be seen otherwise."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "update" and isinstance(frame.f_locals.get("self"), optax.MultiSteps):
-            raise InputError(
-                "optax.MultiSteps would exchange at every micro-step: write wire = exchange(…, every=k) and "
-                "tx = wire.chain(optimizer) in its place"
-            )
+        refused = WRAPPERS.get(getattr(frame.f_code, "co_qualname", ""))
+        if refused is not None and "optax" in frame.f_code.co_filename:
+            raise InputError(refused)
         frame = frame.f_back
