@@ -26,6 +26,7 @@ NEEDS = {
     "hf_trainer": ["torch", "transformers", "accelerate"],
     "ray_train": ["torch", "ray"],
     "torchft_ddp": ["torch", "sklearn", "torchft"],
+    "jax_optax": ["jax", "optax"],  # run by tests/jax
 }
 
 

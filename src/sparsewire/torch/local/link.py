@@ -21,15 +21,16 @@ from sparsewire.training.agree import agree
 from sparsewire.training.local import round_states
 from sparsewire.training.local.membership import join
 from sparsewire.training.local.rounds import CALLED, LAST, Plan, Rounds
+from sparsewire.training.local.settings import LocalSettings
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
 
 from ..group import GRACE
 from ..tensors import to_arrays, to_tensors
+from .groups import Group, open_group
 from .meetings import Meetings
 from .model import LocalModel, share_rest
 from .pending_exchange import PendingExchange, SavedExchange
-from .settings import Group, LocalSettings, open_group
 
 
 class LocalLink:

@@ -10,22 +10,26 @@ import torch.distributed as dist
 
 from sparsewire.codecs.scheme import Spec
 from sparsewire.comm import Communicator
+from sparsewire.errors import InputError
+from sparsewire.planning.auto import read_auto
 from sparsewire.training.agree import refuse
 from sparsewire.training.local.outer import OuterSpec
 from sparsewire.training.local.recipe import COVERAGE, local_scheme
 from sparsewire.training.local.round_schedule import Every
+from sparsewire.training.local.settings import LocalSettings, OnRound
 from sparsewire.training.recipe import check_numbers
 from sparsewire.training.schedule import Ratios
 from sparsewire.training.settings import Exclude
 
+from .groups import open_group
 from .link import LocalLink
 from .model import LocalModel
-from .settings import LocalSettings, OnRound, open_group
 from .shards import ShardGroup, ShardLink, open_shards
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+AUTO = "local_steps has no auto: name a scheme or a preset; attach(model, 'auto') is for DDP"
 logger = logging.getLogger("sparsewire")
 
 
@@ -71,13 +75,15 @@ def local_steps(
     try:
         try:
             check_numbers(total_steps, coverage)
+            if read_auto(scheme) is not None:
+                raise InputError(AUTO)
             chosen = local_scheme(total_steps, every, coverage) if scheme is None else scheme
             options = LocalSettings(
                 chosen, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
                 fragments, overlap, mix, seed, on_round, timeout,
             )  # fmt: skip
             inner = LocalModel(model, optimizer, buffers != "keep", isinstance(opened, ShardGroup))
-            settings, plan = options.read(inner)
+            settings, plan = options.read(inner.parameters, inner.averaged)
         except Exception as error:
             refuse(opened.everyone, error)
             raise
