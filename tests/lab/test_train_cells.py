@@ -71,6 +71,12 @@ def test_settings_that_cannot_be_written_are_not_known(text):
     assert name in str(error.value) and name not in str(error.value).partition("; known:")[2]
 
 
+def test_the_scheme_may_be_left_to_sparsewire_which_is_told_the_steps():
+    assert read_method("attach").arm(60) == {"hook": "sparsewire", "total_steps": 60}
+    local = read_method("local-steps; every=10")
+    assert local.arm(60) == {"hook": "local", "every": 10, "total_steps": 60} and local.periodic
+
+
 def test_a_method_without_a_name_has_its_text_as_one():
     methods = ["ddp", "ddp; pruned=0.5", "topk(1%)", "topk(1%); select_per=model", "topk(1%); seed=2"]
     assert [read_method(method).name for method in methods] == methods

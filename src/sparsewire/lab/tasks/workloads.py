@@ -77,6 +77,12 @@ WORKLOADS = {
             (0.001, 0.003, 0.006, 0.012),
         ), 0.012, "tinyshakespeare.txt",
     ),
+    "gpt-text-1.6m": Workload(
+        Task(
+            "transformer of width 256, characters, AdamW", shakespeare, partial(Transformer, width=256), "loss", True,
+            300, 8, (0.002, 0.004, 0.008),
+        ), 0.004, "tinyshakespeare.txt", 40, 9,
+    ),
     "ncf-movielens": Workload(
         SgdTask(
             "NCF, MovieLens, SGD (Adagrad at 1/6000 of the rate for weights that are not embeddings)", movielens,
