@@ -14,7 +14,7 @@ UNLIMITED = "unlimited"
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmg])(?:bit(?:/s|ps)?|b/s|bps)")
 WORKLOAD_NAMES = (
-    "mlp-digits", "lenet-mnist", "resnet20-cifar", "lstm-wikitext", "gpt-text", "gpt-text-1.6m",
+    "mlp-digits", "lenet-mnist", "resnet20-cifar", "lstm-wikitext", "gpt-text", "gpt-text-wide",
     "ncf-movielens", "synthetic-25m", "synthetic-1m", "synthetic-10k",
 )  # fmt: skip
 

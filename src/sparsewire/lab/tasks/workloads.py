@@ -77,11 +77,11 @@ WORKLOADS = {
             (0.001, 0.003, 0.006, 0.012),
         ), 0.012, "tinyshakespeare.txt",
     ),
-    "gpt-text-1.6m": Workload(
+    "gpt-text-wide": Workload(
         Task(
-            "transformer of width 256, characters, AdamW", shakespeare, partial(Transformer, width=256), "loss", True,
-            300, 8, (0.002, 0.004, 0.008),
-        ), 0.004, "tinyshakespeare.txt", 40, 9,
+            "transformer of width 192, characters, AdamW", shakespeare, partial(Transformer, width=192), "loss", True,
+            250, 8, (0.003, 0.006, 0.012),
+        ), 0.006, "tinyshakespeare.txt", 30, 4,
     ),
     "ncf-movielens": Workload(
         SgdTask(
