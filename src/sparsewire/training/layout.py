@@ -183,7 +183,7 @@ class PendingBuffer:
         if self.buffer.copies:
             self.layout.clear(numbers)
         for piece in self.pieces_over(numbers):
-            if "residual" in piece.state:
+            if "residual" in piece.state and not isinstance(piece.x, Sparse):
                 yield piece.state["residual"], piece.x
 
     def pieces_over(self, numbers: Array) -> list[Piece]:
