@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import keras_ranks
 import pytest
 
-pytestmark = pytest.mark.timeout(450)
+MISSING = [name for name in ("keras", "tensorflow", "jax", "torch") if find_spec(name) is None]
+pytestmark = [pytest.mark.timeout(450), pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")]
 Played = tuple[str, list[dict[str, str]]]  # backend, and by rank what a scene ended with
 TRAININGS = [
     "lossless_mlp_sgd", "lossless_mlp_adam", "lossless_embedding_sgd", "lossless_embedding_adam", "lossless_conv_sgd",

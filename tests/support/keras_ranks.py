@@ -23,6 +23,7 @@ QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
     "TF_NUM_INTRAOP_THREADS": "1",
     "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }
 
