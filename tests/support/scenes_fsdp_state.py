@@ -166,8 +166,13 @@ def clips(stage: Stage) -> float:
     return norm
 
 
+def die() -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
 def is_lost(stage: Stage, victim: int, how: str) -> dict[str, Any]:
-    """One rank dies, or raises and ends its process, before its fourth step."""
+    """One rank dies before its fourth step or within its exchange, or raises and ends its process."""
     run = Run(stage, 2, 2)
     run.train(2)
     begin = time.monotonic()
@@ -176,8 +181,10 @@ def is_lost(stage: Stage, victim: int, how: str) -> dict[str, Any]:
             for end in range(3, 20):
                 if stage.rank == victim and end == 4:
                     if how == "dies":
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    raise ValueError("no batch left")
+                        die()
+                    if how == "raises":
+                        raise ValueError("no batch left")
+                    run.link.averager.prepare = die  # on the communication thread
                 run.train(end)
     except Exception as error:
         if stage.rank == victim:

@@ -97,7 +97,7 @@ def test_clipping_after_backward_is_warned_of(two_by_two: Pool) -> None:
         assert "write attach(…, clip_norm=…) instead" in text
 
 
-@pytest.mark.parametrize("how", ["dies", "raises"])
+@pytest.mark.parametrize("how", ["dies", "dies in its exchange", "raises"])
 def test_a_lost_rank_ends_all_others_at_once(two_by_two: Pool, how: str) -> None:
     told = two_by_two.play("fsdp_state.is_lost", victim=1, how=how, lost=[1])
     two_by_two.close()
