@@ -27,7 +27,7 @@ from torch import Tensor
 from . import torch_base, torch_select, triton_base
 from .contract import Candidates, Entries
 from .torch_base import check_count, check_sizes
-from .triton_base import compensated, launch, magnitude_bits, supported, tiles
+from .triton_base import launch, magnitude_bits, numbers_of, supported, tiles
 
 LEVELS = ((20, 11), (10, 10), (0, 10))  # the lowest bit of each histogram's digit, and the bits of the digit
 PROGRAMS = 1024  # of a histogram, at most: each adds up several blocks before it adds to memory
@@ -184,22 +184,13 @@ class _Selection:
 
 
 @triton.jit
-def _numbers(residual, x, limits, tile, decay, gain, SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr):
-    """A tile's numbers, their offsets, and which of them there are."""
-    lanes = tl.arange(0, BLOCK)
-    offsets = tl.cast(tile, tl.int64) * BLOCK + lanes
-    inside = lanes < tl.load(limits + tile) if LIMITED else offsets < tl.load(limits)
-    return compensated(residual, x, offsets, inside, decay, gain, SUM), offsets, inside
-
-
-@triton.jit
 def _put_aside(
     residual, x, limits, decay, gain, edge, values, places, found,
     SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
     """Puts what reaches the edge side by side, as long as there is room, and counts it."""
     tile = tl.program_id(0)
-    numbers, offsets, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    numbers, offsets, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
     reached = inside & (magnitude_bits(numbers) >= tl.load(edge))
     rank = tl.cumsum(reached.to(tl.int32), 0) - 1
     stays = reached & (rank < ROOM)
@@ -218,7 +209,7 @@ def _histogram(
     prefix = tl.load(state)
     counts = tl.zeros([2**WIDTH], tl.int32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        numbers, _, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+        numbers, _, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
         bits = magnitude_bits(numbers)
         digits = (bits >> shift) & (2**WIDTH - 1)
         counts += tl.histogram(digits, 2**WIDTH, mask=inside & ((bits >> shift >> WIDTH) == prefix))
@@ -245,7 +236,7 @@ def _count(
     SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
-    numbers, _, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    numbers, _, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
     bits, least = magnitude_bits(numbers), tl.load(state)
     tl.store(counts + tile, tl.sum((inside & (bits > least)).to(tl.int32), 0))
     tl.store(counts + stride + tile, tl.sum((inside & (bits == least)).to(tl.int32), 0))
@@ -257,7 +248,7 @@ def _compact(
     SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
-    numbers, offsets, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    numbers, offsets, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
     bits = magnitude_bits(numbers)
     least, wanted = tl.load(state), tl.load(state + 1)
     ties = tl.load(before + stride + tile)
