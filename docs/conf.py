@@ -20,7 +20,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphin
 exclude_patterns = ["_build", "results"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
-suppress_warnings = ["misc.highlighting_failure", "toc.empty_glob"]
+suppress_warnings = ["misc.highlighting_failure"]
 
 html_theme = "furo"
 html_title = f"sparsewire {version}"
@@ -51,7 +51,7 @@ ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): ")
 
 def as_rst(app, what, name, documented, options, lines):
     """Docstrings are plain text: paragraphs of `argument: what it is` are shown as lists."""
-    text = re.sub(r"(`[^`]+`)(?=\w)", r"\1\\ ", "\n".join(lines))
+    text = re.sub(r"((?<![\w`])`[^`]+`)(?=\w)", r"\1\\ ", "\n".join(lines))
     lines[:] = [line for part in text.split("\n\n") for line in [*paragraph(part.split("\n")), ""]]
 
 
