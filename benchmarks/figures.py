@@ -22,7 +22,7 @@ from sparsewire.lab.tables import write_file
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-README, BENCHMARKS = "README.md", "docs/BENCHMARKS.md"
+README, LAB = "README.md", "docs/results/lab.txt"
 LONG = 100  # numbers of a list that are kept
 OURS, POWER = "top 1 %, default codecs", "PowerSGD rank 4"
 
@@ -58,7 +58,7 @@ def _rows(name: str, **wanted: Any) -> list[Mapping[str, Any]]:
 def sentences() -> dict[str, list[str]]:
     """By document."""
     groups = group_runs(read_runs([RESULTS / "lab.jsonl"]))
-    return {README: [_steps(groups), _accuracy(), _local()], BENCHMARKS: [headline_text(groups)]}
+    return {README: [_steps(groups), _accuracy(), _local()], LAB: [headline_text(groups)]}
 
 
 def _steps(groups: Sequence[Group]) -> str:

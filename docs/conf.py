@@ -22,6 +22,8 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]
 
+smartquotes = False
+
 html_theme = "furo"
 html_title = f"sparsewire {version}"
 html_static_path = ["_static"]

@@ -84,9 +84,11 @@ def commands(parser: argparse.ArgumentParser, prefix: str = "sparsewire") -> Ite
 
 def _command(name: str, parser: argparse.ArgumentParser) -> str:
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    rows = [_argument(parser, action) for action in parser._actions if action.help != argparse.SUPPRESS]
+    actions = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
+    rows = [_argument(parser, action) for action in actions]
     table = "\n".join(["| argument | meaning |", "|---|---|", *rows])
     described = _escaped((parser.description or "").strip())
+    described = described[:1].upper() + described[1:]
     return f"## {name}\n\n{described}\n\n```text\n{_folded(usage)}\n```\n\n{table}"
 
 
@@ -95,7 +97,8 @@ def _argument(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     value = "" if not action.option_strings or action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
     meaning = parser._get_formatter()._expand_help(action) if action.help else ""
     choices = f" One of {', '.join(map(str, action.choices))}." if action.choices else ""
-    return f"| `{names}{value}` | {_escaped(meaning).replace(chr(10), ' ')}{choices} |"
+    argument = f"{names}{value}".replace("|", "\\|")
+    return f"| `{argument}` | {_escaped(meaning).replace(chr(10), ' ')}{choices} |"
 
 
 def _folded(usage: str, width: int = 88) -> str:
