@@ -1,13 +1,14 @@
 """Every code block runs, or its commands exist; or the comment above it says why it cannot be run.
 
 The Python blocks of a page run one after another in one namespace, in a process group of this one rank. What they take for granted
-stands above them in a comment, `<!-- setup … -->`. `<!-- not run: why -->` above a block leaves it out.
+stands above them in a comment, `<!-- setup … -->`; one that begins with `# name.py` is a file that later ones import. `<!-- not run: why -->` above a block leaves it out.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import re
 import shlex
 import socket
@@ -57,7 +58,11 @@ def test_python_blocks_run(page: Path, group: None, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [page.stem])
     namespace: dict[str, object] = {"__name__": page.stem}
+    monkeypatch.syspath_prepend(tmp_path)
     for line, code in python(page):
+        if file := re.match(r"# (\w+)\.py\n", code):
+            (tmp_path / f"{file[1]}.py").write_text(code)
+            monkeypatch.delitem(sys.modules, file[1], raising=False)
         try:
             with redirect_stdout(io.StringIO()):
                 exec(compile("\n" * (line - 1) + code, str(page), "exec", dont_inherit=True), namespace)
@@ -85,16 +90,22 @@ def runs(block: Block, language: str) -> bool:
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if runs(block, "sh")], ids=str)
 def test_commands_are_there(block: Block) -> None:
-    lines = re.sub(r"\\\n", " ", block.text).splitlines()
-    commands = [part for line in lines for part in re.split(r"; |&& ", re.sub(r"(^|\s)#.*", "", line)) if part.strip()]
+    commands = [words for line in re.sub(r"\\\n", " ", block.text).splitlines() for words in split(line)]
     assert commands
-    for command in commands:
-        check(command.split("$ ")[-1])
+    for words in commands:
+        check(words)
 
 
-def check(command: str) -> None:
+def split(line: str) -> list[list[str]]:
+    """The words of each command in the line."""
+    words = shlex.shlex(line.replace(" …", ""), posix=True, punctuation_chars=";&")
+    words.whitespace_split = True
+    return [list(some) for ends, some in itertools.groupby(words, {";", "&&"}.__contains__) if not ends]
+
+
+def check(words: list[str]) -> None:
     """The command's program is ours or known, and takes these arguments."""
-    words = shlex.split(command.replace(" …", ""))
+    command = shlex.join(words)
     words = [word for word in words if word not in ("sudo", "env") and not re.fullmatch(r"[A-Z_]+=.*", word)]
     if "sparsewire" in words[:2] or "--no-python" in words:
         return parses(words[words.index("sparsewire") + 1 :])
@@ -109,7 +120,7 @@ def check(command: str) -> None:
         script = next(word for word in words if word.endswith(".py"))
         assert "/" not in script or (doc_pages.ROOT / script).exists(), command
     else:
-        assert words[0] in {"cd", "git", "mpirun", "flwr"} or words[1:3] == ["-m", "venv"], f"{command}: not known to this test; mark it `not run: why`"
+        assert words[0] in {".", "cd", "export", "git", "mpirun", "flwr"} or words[1:3] == ["-m", "venv"], f"{command}: not known to this test; mark it `not run: why`"
     return None
 
 
