@@ -33,8 +33,8 @@ test-hosts:
 	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py
 
 lint: $(READY)
-	$(VENV)/bin/ruff check src tests benchmarks examples docs
-	$(VENV)/bin/ruff format --check src tests benchmarks examples docs
+	$(VENV)/bin/ruff check src tests benchmarks examples docs/*.py
+	$(VENV)/bin/ruff format --check src tests benchmarks examples docs/*.py
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 

@@ -72,7 +72,9 @@ def command_sections() -> str:
     return "\n\n".join(_command(name, parser) for name, parser in commands(command_parser()))
 
 
-def commands(parser: argparse.ArgumentParser, prefix: str = "sparsewire") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def commands(
+    parser: argparse.ArgumentParser, prefix: str = "sparsewire"
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command that does something, by its whole name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -1,4 +1,4 @@
-"""State files: every damage is told, no kill leaves half a file, and the bytes are those of docs/reference/format.md."""
+"""State files: every damage is told, no kill leaves half a file, and the bytes are those of the format's page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Every code block runs, or its commands exist; or the comment above it says why it cannot be run.
 
-The Python blocks of a page run one after another in one namespace, in a process group of this one rank. What they take for granted
-stands above them in a comment, `<!-- setup … -->`; one that begins with `# name.py` is a file that later ones import. `<!-- not run: why -->` above a block leaves it out.
+The Python blocks of a page run one after another in one namespace, in a process group of this one rank. What they take
+for granted stands above them in a comment, `<!-- setup … -->`; one that begins with `# name.py` is a file that later
+ones import. `<!-- not run: why -->` above a block leaves it out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from doc_pages import Block
 
 from sparsewire.cli.entry import command_parser
 
-OPTIONAL = {"torch", "lightning", "accelerate", "transformers", "ray", "flwr", "torchft", "tensorflow", "keras", "jax", "optax"}
+OPTIONAL = {"torch", "lightning", "accelerate", "transformers", "ray", "flwr", "torchft", "keras", "jax", "optax"}
 OUTPUT = {"", "text", "{eval-rst}", "{toctree}"}  # what is no code
 BLOCKS = [block for page in doc_pages.PAGES for block in doc_pages.blocks(page) if block.language not in OUTPUT]
 WITH_PYTHON = [page for page in doc_pages.PAGES if any(one.page == page and one.language == "python" for one in BLOCKS)]
@@ -76,7 +77,8 @@ def python(page: Path) -> list[tuple[int, str]]:
     """(line, code) of what runs, in the page's order."""
     text = page.read_text(encoding="utf-8")
     setups = [
-        (text[: found.start(1)].count("\n") + 1, found[1]) for found in re.finditer(r"<!-- setup\n(.*?)-->", text, re.DOTALL)
+        (text[: found.start(1)].count("\n") + 1, found[1])
+        for found in re.finditer(r"<!-- setup\n(.*?)-->", text, re.DOTALL)
     ]
     return sorted([*setups, *((one.line + 1, one.text) for one in BLOCKS if one.page == page and runs(one, "python"))])
 
@@ -120,7 +122,8 @@ def check(words: list[str]) -> None:
         script = next(word for word in words if word.endswith(".py"))
         assert "/" not in script or (doc_pages.ROOT / script).exists(), command
     else:
-        assert words[0] in {".", "cd", "export", "git", "mpirun", "flwr"} or words[1:3] == ["-m", "venv"], f"{command}: not known to this test; mark it `not run: why`"
+        known = words[0] in {".", "cd", "export", "git", "mpirun", "flwr"} or words[1:3] == ["-m", "venv"]
+        assert known, f"{command}: not known to this test; mark it `not run: why`"
     return None
 
 

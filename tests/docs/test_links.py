@@ -25,7 +25,9 @@ def leads(page: Path, target: str) -> bool:
 
 def test_pages_that_the_code_names_are_there() -> None:
     folders = ("src", "benchmarks", "examples", "tests", ".ci")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".sh", ".toml"}]
+    files = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".sh", ".toml"}
+    ]
     named = {
         (path, page)
         for path in [*files, ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]

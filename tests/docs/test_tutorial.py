@@ -1,4 +1,4 @@
-"""The tutorial's scripts, on two ranks, with fewer steps: they train, and a run that was stopped ends as one that was not."""
+"""The tutorial's scripts on two ranks, with fewer steps: they train, and a stopped run ends as one that was not."""
 
 from __future__ import annotations
 

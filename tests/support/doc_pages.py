@@ -53,7 +53,9 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def prose(page: Path) -> list[str]:
     """The page's lines, where those of fenced blocks and comments are empty."""
-    text = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8"), flags=re.S)
+    text = re.sub(
+        r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8"), flags=re.S
+    )
     inside, kept = False, []
     for line in text.splitlines():
         fence = bool(FENCE.match(line))
