@@ -24,13 +24,17 @@ test-old-torch:
 	$(OLD)/bin/python -m pip install -q '.[zstd]' pytest pytest-timeout hypothesis ml_dtypes
 	$(OLD)/bin/python -m pytest tests/torch tests/comm tests/training/test_local*.py tests/training/test_nodes.py
 
-# The tests of TensorFlow, Keras and JAX, in an environment of their own.
+# The tests of TensorFlow, Keras and JAX, and of what else trains on torch (Hugging Face's Trainer, torchft, Triton), in an
+# environment of their own.
 test-hosts:
 	test -x $(HOSTS)/bin/python || python3 -m venv $(HOSTS)
 	PIP_CONSTRAINT=constraints-hosts.txt $(HOSTS)/bin/python -m pip install -q tensorflow-cpu keras jax optax flax \
-	  orbax-checkpoint numpy torch zstandard ml_dtypes pytest pytest-timeout hypothesis scikit-build-core nanobind
+	  orbax-checkpoint numpy torch zstandard ml_dtypes pytest pytest-timeout hypothesis scikit-build-core nanobind \
+	  torchft transformers accelerate scikit-learn triton
 	$(HOSTS)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
-	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py
+	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py \
+	  tests/kernels/test_triton.py tests/torch/test_hf.py tests/torch/torchft
+	$(HOSTS)/bin/python -m pytest tests/package/test_examples.py -k "hf or torchft"
 
 lint: $(READY)
 	$(VENV)/bin/ruff check src tests benchmarks examples docs/*.py

@@ -51,7 +51,10 @@ def time_arms(
     rounds: int = 1,
     limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Step times, bytes and stages of every arm; warmup and steps are for all arms, or by the arm's name."""
+    """Step times, bytes and stages of every arm; warmup and steps are for all arms, or by the arm's name.
+
+    An arm's settings are those of `Arm`, and the momentum of its SGD.
+    """
     first, counted = ({name: n if isinstance(n, int) else n[name] for name in arms} for n in (warmup, steps))
     order = {"arms": arms, "sizes": sizes, "batch": BATCH, "warmup": first, "steps": counted, "rounds": rounds}
     total = sum(first.values()) + rounds * sum(counted.values())
@@ -83,7 +86,7 @@ def time_steps(
     steps: dict[str, int], rounds: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Times the arms interleaved: in each round `steps` of each, after `warmup` steps that are not counted."""
-    made = {name: Arm(seeded(partial(mlp, sizes), 0), settings, rate=0.01) for name, settings in arms.items()}
+    made = {name: _arm(sizes, **settings) for name, settings in arms.items()}
     draw = torch.Generator().manual_seed(worker.rank)
     x, y = torch.randn(batch, sizes[0], generator=draw), torch.randint(sizes[-1], (batch,), generator=draw)
     for name, arm in made.items():
@@ -96,6 +99,10 @@ def time_steps(
     for arm in made.values():
         arm.close()
     return {"parameters": next(iter(made.values())).dense_bytes // 4, "arms": found}
+
+
+def _arm(sizes: Sequence[int], momentum: float = 0.0, **settings: Any) -> Arm:
+    return Arm(seeded(partial(mlp, sizes), 0), settings, rate=0.01, momentum=momentum)
 
 
 def _run(worker: Worker, name: str, arm: Arm, steps: int, x: torch.Tensor, y: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     import sparsewire
     from sparsewire.codecs import registry
 
-from torch_pool import ranks  # noqa: F401
+from torch_pool import ranks, two_by_three, two_by_two  # noqa: F401
 
 settings.register_profile(
     "sparsewire",

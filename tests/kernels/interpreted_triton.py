@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from kernel_rows import WRITERS, Args
 
 from sparsewire.kernels import device, reference
+from sparsewire.lab.device.traffic import counted
 
 # The interpreter computes with NumPy, which warns of what is not finite.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
@@ -34,7 +35,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sparsewire.kernels.device.triton_select.PROGRAMS", 3)
 
 
-@pytest.mark.parametrize("name", ["all_finite", "compensate", "threshold", "topk", "topk_sum"])
+@pytest.mark.parametrize("name", ["accumulate", "all_finite", "compensate", "threshold", "topk", "topk_sum"])
 def test_triton_kernels_are_the_reference(name: str) -> None:
     @EXAMPLES
     @given(args=WRITERS[name])
@@ -92,3 +93,34 @@ def test_only_a_threshold_waits_and_once() -> None:
         assert waits.count == 0
         TRITON.threshold(x, reference.magnitude_edge(1.0, np.dtype(np.float32)))
     assert waits.count == 1
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3])
+def test_a_remembered_edge_changes_no_result(share: float) -> None:
+    """Whether it fits, is too high, too low, or unknown; over steps whose numbers grow and shrink."""
+    draw = np.random.default_rng(4)
+    remembered = TRITON.remembered_edge(torch.zeros(1))
+    assert remembered is not None
+    for scale in (1.0, 1.01, 30.0, 1e-3, 0.0, float("nan"), 1.0):
+        x, residual = (scale * draw.normal(size=500).astype(np.float32) for _ in range(2))
+        x, residual, k = x.astype(np.float32), residual.astype(np.float32), int(share * 500)
+        mine = TRITON.topk_sum(torch.from_numpy(residual), torch.from_numpy(x), k, 0.9, 1.5, remembered)
+        assert plain(mine) == plain(reference.topk_sum(residual, x, k, 0.9, 1.5)), scale
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_special_numbers_with_an_edge(kind: str) -> None:
+    x = SPECIAL[kind].astype(np.float32)
+    k, remembered = -(-x.size // 10), TRITON.remembered_edge(torch.zeros(1))
+    for _ in range(2):
+        assert plain(TRITON.topk(torch.from_numpy(x), k, remembered)) == plain(reference.topk(x, k))
+
+
+def test_with_an_edge_the_gradient_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsewire.kernels.device.triton_base.BLOCK", 4096)
+    x, residual = (np.random.default_rng(seed).normal(size=1 << 14).astype(np.float32) for seed in (1, 2))
+    remembered, k = TRITON.remembered_edge(torch.zeros(1)), x.size // 100
+    TRITON.topk_sum(torch.from_numpy(residual), torch.from_numpy(x), k, remembered=remembered)
+    with counted() as traffic:
+        TRITON.topk_sum(torch.from_numpy(residual), torch.from_numpy(x), k, remembered=remembered)
+    assert 2 * x.nbytes <= traffic.read < 3 * x.nbytes

@@ -21,20 +21,47 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("TRITON_INTERPRET=1 is set: nothing can be compiled", allow_module_level=True)
 
 TARGETS = {"cuda:80": ("cuda", 80, 32), "cuda:90": ("cuda", 90, 32), "hip:gfx942": ("hip", "gfx942", 64)}
-SOURCE = {"residual": "*fp32", "x": "*fp32", "size": "i32", "decay": "fp32", "gain": "fp32"}
-STATE, SUM = {"state": "*i32"}, {"SUM": True, "BLOCK": 4096}
-ENTRIES = {"before": "*i32", "indices": "*i32", "values": "*fp32"}
+NUMBERS = {"residual": "*fp32", "x": "*fp32"}
+SOURCE = {**NUMBERS, "limits": "*i32", "decay": "fp32", "gain": "fp32"}
+STATE = {"state": "*i32"}
+SUM = {"SUM": True, "LIMITED": False, "BLOCK": 4096}
+ASIDE = {"SUM": False, "LIMITED": True, "BLOCK": 256}
+ENTRIES = {"indices": "*i32", "values": "*fp32"}
 KERNELS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
-    "triton_select._histogram": ({**SOURCE, **STATE, "histogram": "*i32", "shift": "i32"}, {**SUM, "WIDTH": 11}),
+    "triton_select._put_aside": (
+        {**SOURCE, "edge": "*i32", "values": "*fp32", "places": "*i32", "found": "*i32"},
+        {**SUM, "ROOM": 256},
+    ),
+    "triton_select._histogram": (
+        {**SOURCE, **STATE, "histogram": "*i32", "tiles": "i32", "shift": "i32"},
+        {**SUM, "WIDTH": 11},
+    ),
     "triton_select._next_digit": ({**STATE, "histogram": "*i32", "edge": "i32"}, {"WIDTH": 11}),
-    "triton_select._count": ({**SOURCE, **STATE, "counts": "*i32"}, SUM),
-    "triton_select._compact": ({**SOURCE, **STATE, **ENTRIES}, SUM),
+    "triton_select._count": ({**SOURCE, **STATE, "counts": "*i32", "stride": "i32"}, SUM),
+    "triton_select._compact": (
+        {**SOURCE, **STATE, "before": "*i32", "stride": "i32", "places": "*i32", **ENTRIES},
+        ASIDE,
+    ),
+    "triton_step._rest": (
+        {**NUMBERS, "velocity": "*fp32", "indices": "*i32", "sent": "*fp32", "size": "i32",
+         "decay": "fp32", "gain": "fp32", "momentum": "fp32", "kept": "*fp32", "moved": "*fp32"},
+        {"VELOCITY": True, "BLOCK": 4096},
+    ),
+    "triton_step._put_rest": (
+        {"residual": "*fp32", "velocity": "*fp32", "indices": "*i32", "size": "i32",
+         "lead": "fp32", "kept": "*fp32", "moved": "*fp32"},
+        {"MASK": True, "VELOCITY": True, "BLOCK": 4096},
+    ),
+    "triton_step._add_entries": (
+        {"out": "*fp32", **ENTRIES, "size": "i32", "scale": "fp32"}, {"BLOCK": 4096},
+    ),
     "triton_step._keep": (
-        {**SOURCE, "velocity": "*fp32", "momentum": "fp32", "lead": "fp32"},
+        {**NUMBERS, "velocity": "*fp32", "size": "i32", "decay": "fp32", "gain": "fp32", "momentum": "fp32",
+         "lead": "fp32"},
         {"VELOCITY": True, "BLOCK": 4096},
     ),
     "triton_step._find_non_finite": ({"x": "*fp32", "size": "i32", "flag": "*i32"}, {"BLOCK": 4096}),
-}
+}  # fmt: skip
 # A mixed fma with the factor 1.0 widens a float16 and adds it: nothing is left out that would have been rounded.
 FUSED = re.compile(r"\bfma\.|\bv_(pk_)?(fma|mac|mad|fmac)_(?!mix_f32 v\d+, v\d+, 1\.0,)(mix_)?f(32|64)")
 FLUSHED = re.compile(r"\.ftz\b|denorm_mode_32 [012]\b")

@@ -1,10 +1,7 @@
-"""Functions on real ranks: the demo at its smallest, and how ranks fail and end."""
+"""Functions on real ranks: how ranks fail and end."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import os
 import subprocess
 import sys
@@ -13,80 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 import warm
-from seen import colours
 
 from sparsewire.cli import main
 from sparsewire.lab import measure
-from sparsewire.lab.demo import command as demo
-from sparsewire.lab.demo.picture import COLOURS
 from sparsewire.lab.net import launch, ranks
 
-warm.needs("sklearn.datasets", "matplotlib.pyplot")
+warm.needs("sklearn.datasets")
 pytestmark = pytest.mark.skipif(not measure.has("torch"), reason="torch is not installed")
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory):
-    """A short demo: its picture, its JSON and what it printed."""
-    if not measure.has("sklearn"):
-        pytest.skip("scikit-learn is not installed")
-    folder = tmp_path_factory.mktemp("demo")
-    words = ["demo", "--steps", "60", "--hidden", "128", "--json", str(folder / "demo.json")]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-        patch.setattr(ranks, "subprocess", warm.WORKERS)
-        assert main([*words, "-o", str(folder / "pictures" / "demo.png")]) == 0
-    return folder, json.loads((folder / "demo.json").read_text()), out.getvalue()
-
-
-def test_the_demo_draws_a_picture(shown):
-    folder, _, out = shown
-    picture = folder / "pictures" / "demo.png"
-    assert str(picture) in out
-    assert colours(picture) >= set(COLOURS), "a line for each training"
-
-
-def test_the_demo_prints_what_it_measured(shown):
-    _, found, out = shown
-    assert set(found["arms"]) == {demo.PLAIN, demo.RESIDUAL, demo.COMPRESSED}
-    for name, facts in found["arms"].items():
-        curve = found["curves"][name]
-        assert all(len(steps) == 60 for steps in curve.values())
-        assert facts["bytes"] == sum(curve["bytes"]) and min(curve["seconds"]) > 0
-        assert f"{facts['accuracy']:.2%}" in out and f"{facts['bytes']:,.0f}" in out
-    assert found["ratio"] == found["arms"][demo.PLAIN]["bytes"] / found["arms"][demo.COMPRESSED]["bytes"]
-    assert f"{found['ratio']:.1f}" in out
-
-
-def test_the_demo_learns_with_far_fewer_bytes(shown):
-    _, found, _ = shown
-    plain, ours = (found["arms"][name] for name in (demo.PLAIN, demo.COMPRESSED))
-    assert min(plain["accuracy"], ours["accuracy"]) > 0.5, "guessing gives 0.1"
-    dense = 4 * found["parameters"] * 60
-    assert dense <= plain["bytes"] < 1.1 * dense, "two ranks of a ring send each gradient once"
-    assert ours["bytes"] < plain["bytes"] / 10
-
-
-def test_both_compressed_trainings_of_the_demo_select_alike():
-    arms = demo.choose_arms(demo.SCHEME, steps=60)
-    ours, residual = arms[demo.COMPRESSED], arms[demo.RESIDUAL]
-    assert ours["falling"] == residual["falling"] == [60, 0.01]
-    assert ours["select_per"] == residual["select_per"] == "model"
-    assert "memory=residual" in residual["scheme"] and not residual["fitted"]
-
-
-@pytest.mark.parametrize(
-    ("scheme", "settings"),
-    [
-        ("threshold(0.1)", {}),
-        ("topk(k=5)", {}),
-        ("nonzero", {}),
-        ("randomk(2%)", {"falling": [60, 0.02], "select_per": "parameter"}),
-        ("topk(2%) | transform=rows(width=4)", {"falling": [60, 0.02], "select_per": "parameter"}),
-    ],
-)
-def test_a_scheme_of_the_users_own_gets_what_suits_its_selection(scheme, settings):
-    ours = demo.choose_arms(scheme, steps=60)[demo.COMPRESSED]
-    assert ours == {"hook": "sparsewire", "scheme": scheme, **settings}
 
 
 @pytest.fixture
@@ -185,11 +115,5 @@ def test_ctrl_c_ends_the_ranks(started, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launch, "_collect", interrupt)
-    assert main(["demo"]) == 130
+    assert main(["demo", "--rate", "unlimited"]) == 130
     assert len(started) == 2 and all(process.poll() is not None for process in started)
-
-
-def test_the_demo_says_what_is_missing(monkeypatch, capsys):
-    monkeypatch.setattr(measure, "has", lambda package: package != "sklearn")
-    assert main(["demo"]) == 2
-    assert "pip install scikit-learn" in capsys.readouterr().err

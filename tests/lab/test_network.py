@@ -121,7 +121,7 @@ def test_without_root_it_says_so(name, monkeypatch, capsys):
     assert "root" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rate", ["fast", "mbit", "0mbit", "1.5gbit"])
+@pytest.mark.parametrize("rate", ["fast", "mbit", "0mbit", "gbit", "1.5 of 100mbit"])
 def test_a_rate_that_is_none_is_refused(rate, capsys):
     with pytest.raises(SystemExit):
         run("lab", "train", "--workload", "synthetic-10k", "--method", "ddp", "--rate", rate)

@@ -186,9 +186,12 @@ def test_ranks_train_and_report(tmp_path, monkeypatch):
 
 def test_a_step_is_accounted_for(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    words = ["--workload", "synthetic-10k", "--method", "ddp", "topk(1%)", "--ranks", 2, "--steps", 4, "--warmup", 1]
+    words = ["--workload", "synthetic-10k", "--method", "ddp", "topk(1%)", "default; total_steps=2000", "--ranks", 2,
+             "--steps", 4, "--warmup", 1]  # fmt: skip
     assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
-    plain, ours = lines(tmp_path / "a.jsonl")
+    plain, ours, chosen = lines(tmp_path / "a.jsonl")
+    assert chosen["bytes_per_step"] < plain["bytes_per_step"] / 10
+    assert chosen["link"]["recipe"] == 'attach(model, "topk(ratio=0.01) | memory=residual", optimizer=optimizer)'
     assert len(plain["step_seconds"]) == len(ours["step_seconds"]) == 4 and not plain["stages_ms"]
     assert all(ours["stages_ms"][name] > 0 for name in ("select", "encode", "exchange", "decode", "accumulate"))
     assert plain["bytes_per_step"] > 5 * ours["bytes_per_step"] > 0
@@ -207,4 +210,4 @@ def test_what_make_lab_runs_can_be_read():
     for rate in ("100mbit", "1gbit"):
         timed = {cell.method.name for cell in cells if (cell.workload, cell.rate) == ("synthetic-25m", rate)}
         assert {"plain DDP", "fp16 hook", "PowerSGD rank 4", "local steps, SBC(2)"} < timed
-    assert len({cell.key for cell in cells}) == len(cells) == 31
+    assert len({cell.key for cell in cells}) == len(cells) == 33

@@ -34,6 +34,10 @@ def test_a_method_is_read_with_its_settings():
         "scheme": "sbc(level=2)",
         "overlap": 1,
     }
+    assert read_method("attach").arm(9) == {"hook": "sparsewire", "total_steps": 9}
+    assert read_method("attach; total_steps=1000; coverage=60").arm(9) == {
+        "hook": "sparsewire", "total_steps": 1000, "coverage": 60,
+    }  # fmt: skip
     assert read_method("powersgd; rank=2").arm(9) == {"hook": "powersgd", "rank": 2}
     assert read_method("post-local-sgd").periodic and read_method("auto").arm(9) == {
         "hook": "sparsewire",
@@ -53,6 +57,9 @@ def test_a_method_is_read_with_its_settings():
         ("FP16", "did you mean 'fp16'"),
         ("powersdg; rank=4", "did you mean 'powersgd'"),
         ("powersgd(rank=4)", "powersgd; name=value"),
+        ("attach(coverage=7)", "attach; name=value"),
+        ("attahc", "did you mean 'attach'"),
+        ("attach; falling=true", "with a ratio"),
         ("locl:sbc", "did you mean 'local:…'"),
         ("topk(1%) | values=rw", "did you mean 'raw'"),
         ("local:auto", "select has no 'auto'"),
@@ -69,6 +76,12 @@ def test_settings_that_cannot_be_written_are_not_known(text):
     with pytest.raises(InputError) as error:
         read_method(text)
     assert name in str(error.value) and name not in str(error.value).partition("; known:")[2]
+
+
+def test_the_scheme_may_be_left_to_sparsewire_which_is_told_the_steps():
+    assert read_method("attach").arm(60) == {"hook": "sparsewire", "total_steps": 60}
+    local = read_method("local-steps; every=10")
+    assert local.arm(60) == {"hook": "local", "every": 10, "total_steps": 60} and local.periodic
 
 
 def test_a_method_without_a_name_has_its_text_as_one():

@@ -20,11 +20,13 @@ NEEDS = {
     "ddp": ["torch", "sklearn"],
     "local_steps": ["torch", "sklearn"],
     "embedding": ["torch"],
+    "fsdp": ["torch", "sklearn"],
     "lightning_ddp": ["torch", "lightning"],
     "accelerate_ddp": ["torch", "accelerate"],
     "hf_trainer": ["torch", "transformers", "accelerate"],
     "ray_train": ["torch", "ray"],
     "torchft_ddp": ["torch", "sklearn", "torchft"],
+    "jax_optax": ["jax", "optax"],  # run by tests/jax
 }
 
 
@@ -95,6 +97,14 @@ def test_local_steps(tmp_path: Path) -> None:
     assert accuracy > 85 and rounds == 24 and times > 50
 
 
+def test_fsdp(tmp_path: Path) -> None:
+    text = output("fsdp", tmp_path)
+    assert "the same weights: True" in text
+    assert losses(text)[-1] < losses(text)[0]
+    (accuracy,), (times,) = numbers(r"accuracy ([\d.]+)%", text), numbers(r": (\d+)x less", text)
+    assert accuracy > 85 and times > 20
+
+
 def test_embedding(tmp_path: Path) -> None:
     text = output("embedding", tmp_path)
     (sent,), (pairs,) = numbers(r"sent ([\d.]+) MB", text), numbers(r"alone would be ([\d.]+) MB", text)
@@ -159,13 +169,15 @@ def launches() -> list[str]:
 
 
 @pytest.mark.parametrize("line", launches())
-def test_a_documented_command_line_starts_two_ranks(line: str, tmp_path: Path) -> None:
+def test_a_documented_command_line_starts_its_ranks(line: str, tmp_path: Path) -> None:
     command = line.split()[0]
     if shutil.which(command, path=alone(tmp_path)["PATH"]) is None:
         pytest.skip(f"{command} is not installed")
     (tmp_path / "probe.py").write_text(PROBE)
     text = printed(line.replace("SCRIPT", str(tmp_path / "probe.py")).split(), tmp_path)
-    assert sorted(text.splitlines()) == ["0 2", "1 2"]
+    said = re.search(r"(?:nproc-per-node|num_processes)[ =](\d+)", line)
+    size = int(said[1]) if said else 2
+    assert sorted(text.splitlines()) == [f"{rank} {size}" for rank in range(size)]
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")

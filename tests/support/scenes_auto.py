@@ -193,6 +193,7 @@ def refuses(stage: Stage) -> None:
     for scheme, settings, reason in [
         ("auto(rato=1%)", {}, "did you mean 'ratio'"),
         ("auto", {"nodes": stage.size}, "leave nodes out"),
+        ("auto", {"on_divergence": "dense"}, 'write on_divergence="warn"'),
         ("auto | transform=fft", {"select_per": "model"}, "transform"),
         (Auto(["nonzero"]), {"ratio_schedule": lambda step: 0.1}, "ratio"),
     ]:

@@ -31,7 +31,7 @@ class Counting(TorchFourier):
 
 def computes(stage: Stage, scheme: str) -> list[str]:
     """Ranks stay in step, and nothing is lost."""
-    module, engine = sys.modules["sparsewire.torch.ddp.attach"], Counting()
+    module, engine = sys.modules["sparsewire.torch.ddp.opening"], Counting()
     kept = module.fourier_for
     module.fourier_for = lambda *_: engine
     try:

@@ -13,7 +13,7 @@ from torch_ranks import Stage, raises
 
 from sparsewire.errors import AccuracyWarning, InputError
 from sparsewire.torch import attach
-from sparsewire.torch.optimizers import fit
+from sparsewire.training import notices
 
 ALL = "nonzero | values=raw | memory="
 
@@ -265,7 +265,7 @@ def says_what_does_not_fit(stage: Stage) -> list[str]:
     for memory, optimizer in wrong:
         scheme = f"topk(5%) | {memory}"
         texts.append(raises(InputError, lambda: attach(model, scheme, optimizer=optimizer)))  # noqa: B023
-    fit._said.clear()  # an earlier scene may have heard it
+    notices._said.clear()  # an earlier scene may have heard it
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):

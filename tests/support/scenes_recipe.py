@@ -15,7 +15,7 @@ from torch_ranks import Stage, raises
 from sparsewire.codecs.scheme import scheme
 from sparsewire.errors import AccuracyWarning, InputError
 from sparsewire.torch import Auto, attach
-from sparsewire.torch.optimizers import fit
+from sparsewire.training import notices
 
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "RMSprop": {"momentum": 0.0}}
 
@@ -168,7 +168,7 @@ def sharded_optimizers_are_looked_into(stage: Stage, kind: str) -> str:
 
 def says_that_clipping_comes_too_late(stage: Stage, kind: str, scaled: bool, clip: str, view: bool) -> list[str]:
     """The warnings of three steps, of which the second and third are clipped."""
-    fit._said.clear()
+    notices._said.clear()
     model = stage.ddp(build(), gradient_as_bucket_view=view)
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=scaled)

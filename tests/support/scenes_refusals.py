@@ -26,6 +26,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "exclude": {"exclude": ["last.*"]},
     "ratio_schedule": {"ratio_schedule": [(3, 0.5), (9, 0.1)]},
     "scaler": {"scaler": torch.amp.GradScaler("cpu", enabled=False)},
+    "on_divergence": {"on_divergence": "dense"},
 }
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "ratio, late": ({"ratio_schedule": [(3, 0.5), (900, 1.5)]}, "SchemeError: ratio_schedule until 900 has 1.5; a rat"),
@@ -57,6 +58,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "exclude": ({"exclude": ["norm.*", "layer.*"]}, "InputError: exclude='layer.*' matches no parameter; there are la"),
     "exclude, number": ({"exclude": 3}, "InputError: exclude is a list of name patterns or a function of name and par"),
     "exclude, raises": ({"exclude": lambda name, parameter: 1 / 0}, "ZeroDivisionError: division by zero"),
+    "on_divergence": ({"on_divergence": "stop"}, "InputError: on_divergence is 'warn', 'dense' or None, not 'stop'"),
     "scaler": ({"scaler": 1024.0}, "InputError: scaler is a GradScaler, or None, not 1024.0"),
     "nothing": ({"scheme": "topk(k=0)"}, "SchemeError: topk(k=0) selects nothing: give k=1 or more, or a ratio"),
     "scheme": ({"scheme": "topj(1%)"}, "SchemeError: select has no 'topj'; did you mean 'topk'?"),
@@ -151,3 +153,16 @@ def takes_every_codec(stage: Stage) -> None:
             call = "threshold(ratio=10%)" if name == "threshold" else name
             with attach(wired, call if slot == "select" else f"topk(10%) | {slot}={call}", optimizer=None):
                 pass
+
+
+def hands_over_no_buckets(stage: Stage) -> list[str]:
+    """torch.compile's python_reducer: known when attach is called, or noticed when the hook is."""
+    import torch._dynamo.config as dynamo
+
+    from sparsewire.torch.ddp.hook import HookState, sparsewire_hook
+
+    gradient = torch.ones(3)
+    with dynamo.patch(optimize_ddp="python_reducer"):
+        early = raises(InputError, lambda: attach(stage.ddp(build()), SCHEME, optimizer=None))
+    late: Any = (gradient, nn.Parameter(gradient))
+    return [early, raises(InputError, lambda: sparsewire_hook(HookState(stage.group), late))]

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,26 @@ class Pool:
         self._starts += 1
         store = self._folder / f"store {self._starts}"
         self.children = [Child(rank, self._size, store) for rank in range(self._size)]
+
+
+def fsdp_pool(size: int, folder: pytest.TempPathFactory) -> Iterator[Pool]:
+    """So many ranks for a module's tests of FSDP2."""
+    found = metadata.version("torch").split(".") if find_spec("torch") else ["0", "0"]
+    if (int(found[0]), int(found[1])) < (2, 13):
+        pytest.skip("torch ≥ 2.13 is not installed")
+    pool = Pool(folder.mktemp(f"{size} ranks"), size)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def two_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    yield from fsdp_pool(4, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def two_by_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    yield from fsdp_pool(6, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -87,8 +87,10 @@ def logged() -> Iterator[list[str]]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or not a.numel():
+        return a.shape == b.shape and a.dtype == b.dtype
     bits = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in (a, b)]
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(*bits)
+    return torch.equal(*bits)
 
 
 def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:

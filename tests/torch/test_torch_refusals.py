@@ -21,6 +21,7 @@ VALUES = {
     "exclude": ("'last.bias'", "'nothing more'"),
     "ratio_schedule": ("'0.5 until 3'", "'nothing more'"),
     "scaler": ("True", "False"),
+    "on_divergence": ("'dense'", "'warn'"),
 }
 MODELS = {
     "shapes": ("'middle.weight [48, 47]'", "'middle.weight [48, 48]'"),
@@ -62,3 +63,8 @@ def test_misuse_is_named_and_leaves_the_model_as_it_was(ranks: Pool) -> None:
 
 def test_every_codec_can_be_attached(ranks: Pool) -> None:
     ranks.play("refusals.takes_every_codec")
+
+
+def test_hooks_without_buckets_are_refused_by_name(ranks: Pool) -> None:
+    for texts in ranks.play("refusals.hands_over_no_buckets"):
+        assert all('write torch._dynamo.config.optimize_ddp = "ddp_optimizer"' in text for text in texts)

@@ -35,6 +35,13 @@ def add_bench(kinds: Any) -> None:
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.npz", help="gradients (default: one made up)")
     add_json(parser)
 
+    parser = add(kinds, "device", lab("device.bench"), "a device's kernels: multiples of one read, and bytes moved")
+    parser.add_argument("--device", default="cpu", help="cuda, xpu, …; cpu: the forced path (default)")
+    parser.add_argument("--size", type=count, default=10_000_000, help="elements (default: %(default)s)")
+    parser.add_argument("--ratio", type=share, default=0.01, help="share selected (default: %(default)s)")
+    parser.add_argument("--repeat", type=count, default=5, help="rounds (default: %(default)s)")
+    add_json(parser)
+
     _add_exchange(kinds)
 
 

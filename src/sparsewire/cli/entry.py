@@ -14,7 +14,7 @@ from sparsewire.errors import SparsewireError
 from .advise import add_advise
 from .bench import add_bench
 from .frames import add_frames
-from .lab import add_demo, add_lab
+from .lab import add_demo, add_lab, add_selfcheck
 from .listing import add_list
 from .parsers import add_group
 
@@ -76,4 +76,5 @@ def command_parser() -> argparse.ArgumentParser:
     add_bench(add_group(commands, "bench", "measure kernels, codecs or exchanges on this machine"))
     add_lab(add_group(commands, "lab", "real ranks on links of a given rate: any command, trainings, a report"))
     add_demo(commands)
+    add_selfcheck(commands)
     return parser

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from sparsewire.lab.arguments import (
-    DEMO_SCHEME,
     UNLIMITED,
     WORKLOAD_NAMES,
     add_json,
@@ -59,8 +58,8 @@ def _add_train(kinds: Any) -> None:
     parser.add_argument("--workload", **several, metavar="NAME", help=", ".join(WORKLOAD_NAMES))
     parser.add_argument(
         "--method", **several,
-        help='ddp, fp16, bf16, powersgd, post-local-sgd, auto, a scheme or "local:SCHEME"; settings follow after '
-        "semicolons",
+        help='ddp, fp16, bf16, powersgd, post-local-sgd, attach, local-steps, auto, a scheme or "local:SCHEME"; '
+        "settings follow after semicolons",
     )  # fmt: skip
     parser.add_argument("--rate", type=read_rate, **several, help="100mbit, 1gbit or unlimited (the default)")
     parser.add_argument("--seed", type=whole, **several, help="default: 1")
@@ -97,13 +96,29 @@ def _add_ranks_per_node(parser: argparse.ArgumentParser, default: int | None = 1
     parser.add_argument("--ranks-per-node", type=count, default=default, metavar="K", help="that share a link (1)")
 
 
+def add_selfcheck(commands: Any) -> None:
+    parser = add(
+        commands, "selfcheck", lab("device.selfcheck"), "whether a device gives the host's bits, and how fast",
+        "Laws of a training, parity of every kernel, and the kernel table; exit status 1 if anything differs.",
+    )  # fmt: skip
+    parser.add_argument("--device", default="cpu", help="cuda, xpu, …; cpu: the forced path (default)")
+    parser.add_argument("--size", type=count, default=10_000_000, help="elements of the table (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="without the table")
+    add_json(parser)
+
+
 def add_demo(commands: Any) -> None:
-    parser = add(commands, "demo", lab("demo.command"), "two ranks train on digits, plain and compressed, side by side")
+    parser = add(
+        commands, "demo", lab("demo.command"), "two ranks on a slow link train on digits: plain DDP beside sparsewire",
+        "The link is emulated: by network namespaces, which root can make, and any user where the kernel allows user "
+        "namespaces; otherwise by a proxy through which the ranks are connected. Takes a minute.",
+    )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=output_file, default=Path("out/demo.png"), help="picture (default: %(default)s)"
     )
-    parser.add_argument("--steps", type=count, default=250, help="of each training (default: %(default)s)")
-    parser.add_argument("--hidden", type=count, default=1024, help="width of the two hidden layers (default: 1024)")
+    parser.add_argument("--rate", type=read_rate, default="100mbit", help="of the link (default: %(default)s)")
+    parser.add_argument("--steps", type=count, default=200, help="of each training (default: %(default)s)")
+    parser.add_argument("--hidden", type=count, default=640, help="width of the two hidden layers (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scheme", default=DEMO_SCHEME, help='default: "%(default)s"')
+    parser.add_argument("--scheme", help="instead of the one that is chosen by the optimizer and the steps")
     add_json(parser)

@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,6 +28,13 @@ class Traffic(NamedTuple):
     bytes_received: int
 
 
+class DeviceEngine(Protocol):
+    """Another engine of the same ranks, for tensors of devices."""
+
+    def sum(self, tensor: Any) -> None:
+        """Adds up over the ranks, in the tensor's own memory."""
+
+
 class Communicator(ABC):
     """One rank's end of a group of ranks. Every rank calls the same collectives in the same order, from one thread.
 
@@ -38,6 +45,8 @@ class Communicator(ABC):
     so reported traffic is what really left. `bytes_received` counts the payloads that came back. Those are this group's
     own; `traffic()` has those of the groups that it was split into as well.
     """
+
+    engine: DeviceEngine | None = None  # for dense tensors of devices; None: they travel through the host
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

@@ -85,6 +85,7 @@ class Gathered(Outcome):
 
     def __init__(self, rank: int, parts: Sequence[Sparse], stay_sparse: bool, rule: str = "all") -> None:
         self.sent, self._rule = parts[rank], rule
+        self.on_device = self.sent.transform is None
         self.finite = all(kernels.all_finite(part.work_values) for part in parts)
         self._parts: Sequence[Sparse] = parts
         self._mean: Array | None = None

@@ -15,7 +15,7 @@ from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse, held
 from sparsewire.errors import SchemeError
-from sparsewire.frames.piece import Piece, Selected, showing
+from sparsewire.frames.piece import Piece, Selected, land, showing
 from sparsewire.frames.seal import Sealed, Selection
 from sparsewire.kernels import Array
 
@@ -71,16 +71,23 @@ class ExchangeContext:
         """What this rank offers of each piece. A rank that cannot select tells the others before it raises."""
         try:
             selects = self.method.selects(pieces, self)
-            return [self.select_by(select, piece) for select, piece in zip(selects, pieces, strict=True)]
+            return self._selected_by(selects, pieces)
         except BaseException:
             self.method.refuse(self.comm, self.channel(pieces))
             raise
 
     def select_by(self, select: Select, piece: Piece) -> Selected:
         """The piece, selected by a selection other than the scheme's own."""
+        return self._selected_by([select], [piece])[0]
+
+    def _selected_by(self, selects: Sequence[Select], pieces: Sequence[Piece]) -> list[Selected]:
+        """What lies on a device comes from there at once, for all pieces."""
         with self.clock("select"):
-            plan = showing(replace(self.scheme, select=select))
-            return self.selected(piece, piece.select(plan, self._codec_context(piece)))
+            plans = [showing(replace(self.scheme, select=select)) for select in selects]
+            begun = [
+                piece.begin_select(plan, self._codec_context(piece)) for plan, piece in zip(plans, pieces, strict=True)
+            ]
+            return [self.selected(piece, offer) for piece, offer in zip(pieces, land(begun), strict=True)]
 
     def selected(self, piece: Piece, selection: Selection) -> Selected:
         """A piece whose selection has been made."""
@@ -127,6 +134,7 @@ class Outcome(ABC):
 
     sent: Sparse
     finite: bool
+    on_device: bool = False  # whether `mean_into` takes a `DeviceArray` as well
 
     @abstractmethod
     def mean_into(self, out: Array) -> None:
@@ -157,6 +165,7 @@ class SparseMean(Outcome):
 
     def __init__(self, sent: Sparse, mean: Sparse, finite: bool, dtype: str) -> None:
         self.sent, self.finite, self._mean, self._dtype = sent, finite, mean, dtype
+        self.on_device = mean.transform is None
 
     def mean_into(self, out: Array) -> None:
         if self._mean.transform is None:

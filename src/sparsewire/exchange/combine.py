@@ -22,8 +22,12 @@ RULES = ("all", "senders", "sqrt")
 
 def combine_into(out: Array, parts: Sequence[Sparse], rule: str) -> None:
     """The combination, dense in `out`, a flat array of the entries' numbers."""
+    if rule != "all" and not kernels.on_host(out):
+        indices, total = combine(parts, rule)
+        kernels.of(out).accumulate(out, [(elements(indices, parts[0].width), total)], 1.0)
+        return
     pairs = [(elements(part.indices, part.width), part.work_values) for part in parts]
-    kernels.accumulate(out, pairs, _factor(rule, len(parts)), threads=kernels.threads)
+    kernels.of(out).accumulate(out, pairs, _factor(rule, len(parts)))
     if rule != "all":
         places, senders = np.unique(np.concatenate([places for places, _ in pairs]), return_counts=True)
         out[places] /= _divisor(rule, len(parts), senders, out)

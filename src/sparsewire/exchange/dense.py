@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,16 @@ BLOCK = 2**17  # elements that are divided and looked at while they are in a cor
 
 def average_dense(arrays: Sequence[Array], comm: Communicator) -> bool:
     """Puts the means in the arrays' places; whether they are finite. Every rank gives the same arrays in one order."""
-    kinds = sorted({array.dtype.str for array in arrays})
-    finite = [_average([array for array in arrays if array.dtype.str == kind], comm) for kind in kinds]
+    kinds = sorted({(array.dtype.str, kernels.on_host(array)) for array in arrays})
+    groups = [[one for one in arrays if (one.dtype.str, kernels.on_host(one)) == kind] for kind in kinds]
+    finite = [_average(group, comm) for group in groups]
     return all(finite)
 
 
 def average_in_place(array: Array, comm: Communicator) -> bool:
     """Puts the mean over the ranks in a flat array's place; whether it is finite."""
+    if not kernels.on_host(array):
+        return _average_on_device(array, comm)
     comm.all_reduce_in_place(array)
     if comm.size == 1:
         return kernels.all_finite(array, threads=kernels.threads)
@@ -34,12 +38,31 @@ def average_in_place(array: Array, comm: Communicator) -> bool:
     return finite
 
 
+def _average_on_device(array: Any, comm: Communicator) -> bool:
+    """By the model's own engine where the array lies, or through the host."""
+    if comm.engine is not None:
+        comm.engine.sum(array.tensor)
+        array /= comm.size
+        return bool(kernels.of(array).all_finite(array))
+    mean = kernels.to_host(array)
+    finite = average_in_place(mean, comm)
+    array[:] = mean
+    return finite
+
+
 def _average(arrays: Sequence[Array], comm: Communicator) -> bool:
-    if len(arrays) == 1 and arrays[0].flags.c_contiguous:
+    if len(arrays) == 1 and (not kernels.on_host(arrays[0]) or arrays[0].flags.c_contiguous):
         return average_in_place(arrays[0], comm)
-    mean, start = np.concatenate(arrays), 0
+    mean, start = _side_by_side(arrays), 0
     finite = average_in_place(mean, comm)
     for array in arrays:
         array[:] = mean[start : start + array.size]
         start += array.size
     return finite
+
+
+def _side_by_side(arrays: Sequence[Any]) -> Array:
+    if kernels.on_host(arrays[0]):
+        return np.concatenate(arrays)
+    joined: Array = arrays[0].joined(arrays)
+    return joined

@@ -57,14 +57,14 @@ class DenseFeedback(_Feedback):
     def subtract_sent(self, array: Array) -> None:
         entries = self.sent_entries
         if entries is not None:
-            kernels.scatter_add(array, *entries, -1.0)
+            kernels.of(array).scatter_add(array, *entries, -1.0)
         else:
             array -= self.sent.flat()
 
     def add_mean(self, array: Array, factor: float) -> None:
         mean = self.delivery.mean_sparse()
         if mean.transform is None:
-            kernels.scatter_add(array, elements(mean.indices, mean.width), mean.work_values, factor)
+            kernels.of(array).scatter_add(array, elements(mean.indices, mean.width), mean.work_values, factor)
         else:
             array += mean.flat() * array.dtype.type(factor)
 

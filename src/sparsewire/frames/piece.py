@@ -6,12 +6,13 @@ were; `keep` writes, once the step is known to be finite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Context, Energy, State
+from sparsewire.codecs.contract import Context, State
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.codecs.select import NotFinite
 from sparsewire.core.mask import Mask
@@ -19,6 +20,7 @@ from sparsewire.core.rng import derive_key
 from sparsewire.core.sparse import Sparse, entries, merged
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Energies, landed
 
 from .feedback import Delivery, DenseFeedback, SparseFeedback
 from .seal import Sealed, Selection, seal
@@ -37,6 +39,10 @@ class Piece:
 
     def select(self, scheme: Scheme, ctx: Context) -> Selection:
         """What is offered to the other ranks."""
+        return land([self.begin_select(scheme, ctx)])[0]
+
+    def begin_select(self, scheme: Scheme, ctx: Context) -> Selection:
+        """The same; of a tensor on a device its entries are there until `land` brings them to the host."""
         if isinstance(self.x, Sparse):
             return self._select_sparse(self.x, scheme)
         if scheme.transform.is_identity:
@@ -80,7 +86,7 @@ class Piece:
 
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         state, transform = self._state(scheme), scheme.transform.fitted(self.shape)
-        total = x if state is None else scheme.memory.total(state, x)
+        total = kernels.to_host(x if state is None else scheme.memory.total(state, x))
         coefficients, norms = transform.forward_norms(total)
         indices, _ = scheme.select.choose(norms, ctx)
         rows = entries(coefficients, transform.width)
@@ -117,7 +123,7 @@ class Piece:
             return bool(self.select(showing(scheme), self.context(scheme, 0, 0, 0)).indices.size)
         return not kernels.all_finite(sent.work_values)
 
-    def keep(self, scheme: Scheme, delivery: Delivery, gain: float = 1.0) -> Energy | None:
+    def keep(self, scheme: Scheme, delivery: Delivery, gain: float = 1.0) -> Energies | None:
         """Lets the memory update its buffers, after a step that is finite on all ranks.
 
         With a `gain`, the optimizer is handed that multiple of the mean.
@@ -157,6 +163,13 @@ class Selected:
         return seal(self.scheme, self.ctx, self.selection)
 
 
+def land(selections: Sequence[Selection]) -> list[Selection]:
+    """Selections whose entries are on the host. Those that lie on a device cross together, and are waited for once."""
+    entries = landed([(offer.indices, offer.values) for offer in selections])
+    pairs = zip(selections, entries, strict=True)
+    return [replace(offer, indices=indices, values=values) for offer, (indices, values) in pairs]
+
+
 def showing(scheme: Scheme) -> Scheme:
     """The scheme with a selection that shows others what is not finite, also where it takes nothing."""
     return replace(scheme, select=NotFinite()) if scheme.select.takes_nothing else scheme
@@ -165,9 +178,12 @@ def showing(scheme: Scheme) -> Scheme:
 def _gathered(state: State, where: Array, width: int) -> State:
     """The buffers' parts at some entries."""
     return {
-        name: kept.at(where) if isinstance(kept, Sparse) else kept.reshape(-1, width)[where].reshape(-1)
-        for name, kept in state.items()
+        name: kept.at(where) if isinstance(kept, Sparse) else _rows(kept, where, width) for name, kept in state.items()
     }
+
+
+def _rows(kept: Array, where: Array, width: int) -> Array:
+    return kept.reshape(-1, width)[where].reshape(-1) if kernels.on_host(kept) else np.asarray(kept[where])
 
 
 def _scattered(kept: Array | Sparse, where: Array, values: Array, like: Sparse) -> Array | Sparse:

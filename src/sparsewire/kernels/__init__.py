@@ -12,7 +12,7 @@ import warnings
 from types import ModuleType
 
 from . import reference
-from .device import of
+from .device import of, on_host, to_host
 from .reference import (
     HUFFMAN_MAX_LENGTH,
     Array,

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 EXCHANGE_CODECS = "indices=rice | values=qsgd(bits=7)"
-# For SGD with momentum; in a run as short as the demo's, masking the velocity costs more than it gives.
-DEMO_SCHEME = "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=dgc(momentum=0.9, mask=false)"
 UNLIMITED = "unlimited"
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmg])(?:bit(?:/s|ps)?|b/s|bps)")
 WORKLOAD_NAMES = (
-    "mlp-digits", "lenet-mnist", "resnet20-cifar", "lstm-wikitext", "gpt-text", "ncf-movielens", "synthetic-25m",
-    "synthetic-1m", "synthetic-10k",
+    "mlp-digits", "lenet-mnist", "resnet20-cifar", "lstm-wikitext", "gpt-text", "gpt-text-wide",
+    "ncf-movielens", "synthetic-25m", "synthetic-1m", "synthetic-10k",
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "torch": _version("torch"),
+        "torch": version_of("torch"),
         "kernels": kernels.backend(),
         "isa": native.isa() if native else None,
         "threads": kernels.threads,
@@ -69,7 +69,7 @@ def machine_line(facts: Mapping[str, Any]) -> str:
     return f"{facts['cpu']}, {facts['cores']} cores{load}; {software}; {facts['kernels']} kernels{isa}, {threads}"
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

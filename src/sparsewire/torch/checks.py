@@ -9,6 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sparsewire.errors import InputError
 
+from .fsdp.private import has_units
+
 COMPILED = "_orig_mod"  # what torch.compile calls the module that it wraps
 WRAPPED = (COMPILED, "_forward_module")  # the latter by Lightning Fabric
 
@@ -18,6 +20,9 @@ def find_ddp(model: torch.nn.Module) -> DistributedDataParallel:
     inner: Any = model
     while not isinstance(inner, DistributedDataParallel):
         found = next((name for name in WRAPPED if name in getattr(inner, "_modules", ())), None)
+        if found is None and has_units(model):
+            raise InputError('a model that FSDP2 has sharded needs its replicas: write attach(model, …, '
+                             'replicas=mesh["replicate"])')  # fmt: skip
         if found is None:
             raise InputError(f"attach needs a model wrapped in DistributedDataParallel, not {type(model).__name__}")
         inner = inner._modules[found]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from sparsewire.comm import background
+from sparsewire.comm import Communicator, background
 from sparsewire.comm.groups import drop, new_group
 from sparsewire.comm.torch import TorchCommunicator, translate
 from sparsewire.errors import CommError
@@ -24,12 +25,25 @@ class CommGroup:
     and they find there who failed first, and why.
     """
 
-    def __init__(self, group: dist.ProcessGroup, timeout: float | None, call: str = "attach") -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, timeout: float | None, call: str = "attach", ranks: Sequence[int] | None = None
+    ) -> None:
+        """`ranks`: some of the group's, as those of the world; by default all of them."""
         limit = datetime.timedelta(seconds=timeout) if timeout else None
-        own = new_group(group, dist.get_process_group_ranks(group), call, limit)
+        own = new_group(group, dist.get_process_group_ranks(group) if ranks is None else ranks, call, limit)
         self.comm = TorchCommunicator(own)
         self._failures = Failures(self.comm.rank, distributed_c10d._get_process_group_store(own))
         self._group: dist.ProcessGroup | None = own
+
+    @property
+    def everyone(self) -> Communicator:
+        """All ranks that must agree."""
+        return self.comm
+
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """torch's own; None once it is closed."""
+        return self._group
 
     def close(self) -> None:
         """In order: after all ranks have come this far."""
@@ -39,6 +53,11 @@ class CommGroup:
         except CommError as error:
             raise self.fail(error)  # noqa: B904 - a peer's failure hides the engine's error
         self.leave()
+
+    @property
+    def failed(self) -> bool:
+        """Whether another rank says that it fails."""
+        return self._failures.any
 
     def wait(self, work: dist.Work) -> None:
         """Until it has ended, or another rank says that it fails: of several all_reduces on their way gloo may leave
@@ -67,6 +86,7 @@ class CommGroup:
 
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
+        self.comm.engine = None
         own, self._group = self._group, None
         if own is not None:
             drop(own)

@@ -9,6 +9,12 @@ import numpy as np
 import torch
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a sharded tensor that this rank holds; any other tensor as it is."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
 def to_tensors(state: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays become tensors, in dicts of any depth."""
     return {key: _to_tensor(value) for key, value in state.items()}

@@ -62,6 +62,7 @@ def _values(settings: Settings) -> dict[str, Any]:
         "follow_rate": settings.follow_rate,
         "clip_norm": settings.clip_norm,
         "nodes": settings.nodes,
+        "on_divergence": settings.on_divergence,
     }
 
 

@@ -26,6 +26,7 @@ from sparsewire.exchange import ExchangeContext, Outcome, Piece, Selected, avera
 from sparsewire.kernels import Array
 
 from .buffer_pieces import BufferPieces
+from .guard import norms_of
 from .layout import Buffer, Gradients, PendingBuffer, PendingSparse, clipped
 from .nodes.nodes import LOSSLESS
 from .residuals.momentum import apply_rate_change, rescale_residual
@@ -103,11 +104,17 @@ class Averager(TrainingState):
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[PendingBuffer]:
         """Selects and sends; with one threshold for the model nothing is sent before the last buffer has come."""
-        pending, context = [self._pieces.cut(buffer, plan) for buffer in buffers], self._context(plan)
+        lands, context = self.nodes.across.engine is None, self._context(plan)
+        pending = [self._pieces.cut(buffer, plan, lands) for buffer in buffers]
         if self.settings.select_per == "model":
             self._model.scan(pending, plan, self.clock)
         else:
-            self._send(pending, context.select([piece for buffer in pending for piece in buffer.pieces]), context)
+            pieces = [piece for buffer in pending for piece in buffer.pieces]
+            offers = context.select(pieces)
+            held = [self._pieces.hold_back(buffer, plan) for buffer in pending]
+            if any(held):
+                offers = context.select(pieces)
+            self._send(pending, offers, context)
         for buffer in pending:
             buffer.release()
         return pending
@@ -138,7 +145,8 @@ class Averager(TrainingState):
         outcomes += [pending.outcome for pending in self._sparse]
         finite = self._reduce_dense() and all(pending.finite for pending in self._pending)
         finite = finite and all(outcome.finite for outcome in outcomes)
-        finite, self._gain.now = self.nodes.agree(finite, self._gain.now)
+        finite, (self._gain.now, *told) = self.nodes.agree(finite, [self._gain.now, *self._guard.told])
+        self._guard.note(told)
         return finite if self.settings.agree is None else self.settings.agree(finite)
 
     def commit(self, finite: bool) -> bool:
@@ -180,6 +188,7 @@ class Averager(TrainingState):
     def _count(self, end: StepEnd) -> None:
         end.keep()
         self._model.keep(end.finite)
+        self._guard.follow(self.step, end.finite)
         self.abandon()
         self.step += 1
         if self.settings.on_step is not None:
@@ -191,7 +200,8 @@ class Averager(TrainingState):
         if not waiting or self.settings.clip_norm is None:
             return
         self._follow()
-        for part in clipped(waiting, self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)):
+        most = self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)
+        for part in clipped(waiting, most, self.settings.norm):
             self._exchange_part(part)
 
     def _send_selected(self) -> None:
@@ -209,17 +219,30 @@ class Averager(TrainingState):
         self.states.put_back()
         self._model.clear()
         self._gain.clear()
+        self._guard.clear()
         self._pending, self._sparse, self._unclipped, self._end = [], [], [], None
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
-        pairs = [pair for buffer in self._pending if not buffer.reduced for pair in buffer.dense]
+        waiting = [buffer for buffer in self._pending if not buffer.reduced]
+        for buffer in waiting:
+            buffer.land()
+        pairs = [pair for buffer in waiting for pair in buffer.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
-        message = self._gain.message(arrays, sparse=self.scheme is not None)
+        message, norms = self._gain.message(arrays, sparse=self.scheme is not None), self._norms(arrays)
         with self.clock("dense"):
-            finite = average_dense([*arrays, *message], self.nodes.across)
+            finite = average_dense([*arrays, *message, *norms], self.nodes.across)
         self._gain.now = self._gain.agreed(message)
+        self._guard.note(*norms)
         return finite
+
+    def _norms(self, others: Sequence[Array]) -> list[Array]:
+        """This rank's message to the guard, where one is due."""
+        if not self._guard.due(self.step, sparse=self.scheme is not None):
+            return []
+        with self.clock("guard"):
+            norms = norms_of((part for pending in self._pending for part in pending.residuals()), others)
+            return self._guard.message(norms, self.scale, others)
 
     def _follow(self) -> None:
         """At the start of a step, the buffers change with the loss's scale and the learning rate."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Container
 
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.exchange import Clock, Piece, average_in_place
-from sparsewire.kernels import Array
-from sparsewire.kernels.scratch import recycled
+from sparsewire.kernels import Array, on_host
 
-from .layout import Buffer, Layout, PendingBuffer, Segment, Slice, lay_out, without_gradient
+from .layout import Buffer, Layout, PendingBuffer, Segment, Slice, lay_out, names_of, without_gradient
+from .places import assign, begin_alike, is_narrow, own_copy, together, unfilled
 from .residuals.momentum import Left, left_behind
 from .residuals.states import States
-from .residuals.unsent import hold_back, reads_gradient, with_unsent
+from .residuals.unsent import reads_gradient, with_unsent
 from .schedule import Settings
+
+LANDED = 2**16  # elements of a buffer that travel dense through the host, where they might stay on the device
 
 
 class BufferPieces:
@@ -23,17 +25,39 @@ class BufferPieces:
     def __init__(self, settings: Settings, states: States, clock: Clock) -> None:
         self._settings, self._states, self._clock = settings, states, clock
         self._layouts: dict[tuple[Slice, ...], Layout] = {}
+        self._idle: set[str] = set()  # parameters that came without a gradient once
 
-    def cut(self, buffer: Buffer, plan: Scheme) -> PendingBuffer:
-        """A buffer of a sparse step."""
+    def cut(self, buffer: Buffer, plan: Scheme, lands: bool = True) -> PendingBuffer:
+        """A buffer of a sparse step. What travels dense of a device's buffer `lands` on the host; if it need not, only
+        a little of it does, with the selection, so that it is not waited for by itself."""
         numbers, layout = buffer.read(), self._layout(buffer.slices)
         unused = without_gradient(layout.dense, numbers)
-        dense = [(item, self._unsent(item, numbers, plan, unused).copy()) for item in layout.dense]
+        dense = [(item, self._unsent(item, numbers, plan, unused)) for item in layout.dense]
+        lands = lands or sum(item.size for item in layout.dense) <= LANDED
+        landing = together([values for _, values in dense]) if lands else None
+        dense = [(item, values if landing else own_copy(values)) for item, values in dense]
         layout.clear(numbers)
-        for segment in layout.segments:
-            hold_back(segment, numbers, plan, self._states)
+        members = [item for segment in layout.segments for item in segment.members] if plan.memory.buffers else []
+        idle = without_gradient(members, numbers, sampled=True)
         pieces = [self._piece(segment, numbers, buffer.dtype, plan) for segment in layout.segments]
-        return PendingBuffer(buffer, layout, pieces, dense, unused)
+        pending = PendingBuffer(buffer, layout, pieces, dense, unused, landing=landing, idle=idle)
+        if on_host(numbers) or self._settings.select_per == "model" or not self._idle.isdisjoint(names_of(members)):
+            self.hold_back(pending, plan)
+        return pending
+
+    def hold_back(self, pending: PendingBuffer, plan: Scheme) -> bool:
+        """Takes the buffers of parameters without a gradient out of the step; whether there are any.
+
+        On a device that is known when the selection has come to the host: with such parameters it is made again. Where
+        some were found, their bucket is asked before the selection from then on.
+        """
+        idle, pending.idle = pending.idle, ()
+        for segment, piece in zip(pending.layout.segments, pending.pieces, strict=True):
+            for item in segment.members:
+                if item.name in idle:
+                    self._idle.add(item.name)
+                    self._states.hold_back(segment, item, piece.state)
+        return bool(idle)
 
     def average(self, buffer: Buffer, comm: Communicator) -> PendingBuffer:
         """A buffer of a dense step is averaged at once, while the next is made.
@@ -43,11 +67,11 @@ class BufferPieces:
         plan, numbers = self._settings.schedule.scheme, buffer.read()
         unused, left = without_gradient(buffer.slices, numbers), left_behind(self._settings, plan.memory)
         reads = any(reads_gradient(item, plan, self._settings, left(item.name)) for item in buffer.slices)
-        mean = recycled(numbers.size, numbers.dtype) if reads or buffer.copies else numbers
+        mean = unfilled(numbers) if reads or buffer.copies or is_narrow(numbers) else numbers
         for item in buffer.slices:
             out, unsent = mean[item.start : item.stop], self._unsent(item, numbers, plan, unused, left)
-            if not np.may_share_memory(out, unsent):
-                np.copyto(out, unsent)
+            if not begin_alike(out, unsent):
+                assign(out, unsent)
         with self._clock("dense"):
             finite = average_in_place(mean, comm)
         dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
@@ -55,18 +79,18 @@ class BufferPieces:
 
     def _piece(self, segment: Segment, numbers: Array, dtype: str, plan: Scheme) -> Piece:
         x, masks = numbers[segment.start : segment.stop], self._settings.masks if plan.exchange.uses_masks else None
-        state = self._states.of(segment, plan.memory.buffers, x.dtype)
+        state = self._states.of(segment, plan.memory.buffers, x)
         shape = self._settings.shape(segment.name, x.size, plan)
         if dtype == "float16" and plan.transform.uses_fourier:
             dtype = "float32"  # coefficients may be larger than any float16
         return Piece(segment.name, x, shape, dtype, state, mask=None if masks is None else masks.of(segment.spans))
 
     def _unsent(
-        self, item: Slice, numbers: Array, plan: Scheme, unused: frozenset[str], left: Left = lambda name: False
+        self, item: Slice, numbers: Array, plan: Scheme, unused: Container[str], left: Left = lambda name: False
     ) -> Array:
         """What a parameter that travels dense has to send."""
-        x, used = numbers[item.start : item.stop], item.name not in unused
-        return with_unsent(item, x, plan, self._settings, self._states, used, left(item.name))
+        x = numbers[item.start : item.stop]
+        return with_unsent(item, x, plan, self._settings, self._states, unused, left(item.name))
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:

@@ -93,6 +93,11 @@ class GivenGroup:
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
 
+    @property
+    def everyone(self) -> Communicator:
+        """All ranks that must agree."""
+        return self.comm
+
     def close(self) -> None:
         """Waits until all ranks have come this far."""
         self.comm.barrier()

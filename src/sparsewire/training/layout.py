@@ -8,7 +8,7 @@ segment: they are taken out and leave zeros behind.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from sparsewire.errors import InputError
 from sparsewire.exchange import Outcome, Piece
 from sparsewire.kernels import Array
 
-BLOCK = 2**16
+from .places import Unused, is_narrow, is_used, multiply_wide, widened
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Buffer:
     def scaled(self, factor: float) -> Buffer:
         """The same with its numbers multiplied."""
         wide = np.float64(factor)  # float32 may not hold it
-        return self.changed(lambda numbers: np.multiply(numbers, wide, out=numbers, casting="same_kind"))
+        return self.changed(lambda numbers: _multiply(numbers, wide))
 
     def changed(self, change: Callable[[Array], Any]) -> Buffer:
         """The same with its numbers changed in place: at once, or at each `take` that gives a copy."""
@@ -82,8 +82,21 @@ class Buffer:
                 return numbers
 
             return replace(self, take=take)
-        change(self.read())
+        numbers = self.read()
+        if is_narrow(numbers):
+            return self.widened().changed(change)
+        change(numbers)
         return self
+
+    def widened(self) -> Buffer:
+        """The same, which gives its numbers in the work dtype, as a copy; the means go where the numbers were."""
+        take, stored = self.take, self.take()
+
+        def write(mean: Array) -> None:
+            stored[:] = mean
+            self.write(stored)
+
+        return replace(self, take=lambda: widened(take()), write=write, copies=True)
 
     def read(self) -> Array:
         """The numbers, if there are as many as the parameters have."""
@@ -143,16 +156,35 @@ class PendingBuffer:
     layout: Layout
     pieces: list[Piece]
     dense: list[tuple[Slice, Array]]
-    unused: frozenset[str]
+    unused: Container[str]
     reduced: bool = False
     finite: bool = True
     in_place: bool = False  # whether the means are in the buffer already, and nothing reads its gradient any more
     outcomes: list[Outcome] = field(default_factory=list)
+    landing: Any = None  # the dense numbers of a device, on their way to the host
+    idle: Container[str] = ()  # compressed parameters without a gradient here, until their buffers are held back
+
+    def land(self) -> None:
+        """What travels dense comes to the host, where the ranks' engine takes it."""
+        if self.landing is not None:
+            numbers, at = self.landing.read()[0], 0
+            self.dense = [(item, numbers[at : (at := at + item.size)]) for item, _ in self.dense]
 
     def release(self) -> None:
         """Lets go of gradients that were converted: they are converted again when they are needed."""
         if self.buffer.copies:
             self.pieces = [replace(piece, x=np.empty(0, np.float32)) for piece in self.pieces]
+
+    def residuals(self) -> Iterator[tuple[Array, Array]]:
+        """What waits of each compressed segment, and its gradient."""
+        if not self.pieces:
+            return
+        numbers = self.buffer.read()
+        if self.buffer.copies:
+            self.layout.clear(numbers)
+        for piece in self.pieces_over(numbers):
+            if "residual" in piece.state and not isinstance(piece.x, Sparse):
+                yield piece.state["residual"], piece.x
 
     def pieces_over(self, numbers: Array) -> list[Piece]:
         """The pieces, whose gradients lie in `numbers`."""
@@ -193,26 +225,39 @@ def lay_out(slices: Sequence[Slice], dense_names: frozenset[str], dense_below: i
 
 def has_gradient(x: Array) -> bool:
     """Whether anything of a parameter's gradient is not zero: DDP leaves zeros for a parameter that was not used."""
-    return bool(x[:64].any() or x.any())
+    return is_used(x)
 
 
-def without_gradient(items: Sequence[Slice], numbers: Array) -> frozenset[str]:
+def without_gradient(items: Sequence[Slice], numbers: Array, sampled: bool = False) -> Container[str]:
     """The names of parameters whose gradient is zero throughout."""
-    return frozenset(item.name for item in items if not has_gradient(numbers[item.start : item.stop]))
+    spans = [(item.name, numbers[item.start : item.stop]) for item in items]
+    if not kernels.on_host(numbers):
+        return Unused(spans, sampled)
+    return frozenset(name for name, x in spans if not has_gradient(x))
+
+
+def names_of(items: Sequence[Slice]) -> list[str]:
+    return [item.name for item in items]
 
 
 Gradients = Sequence[Buffer] | tuple[str, Sparse]  # dense ones that travel as one message, or a sparse one
 
 
-def clipped(parts: Sequence[Gradients], most: float) -> list[Gradients]:
+def clipped(parts: Sequence[Gradients], most: float, whole: Callable[[float], float] | None = None) -> list[Gradients]:
     """Gradients, dense and sparse, whose norm together is at most `most`; they stay as they are if they are not finite.
 
-    The norm is largest · rest, of which neither overflows, as the norm itself may.
+    The norm is largest · rest, of which neither overflows, as the norm itself may. `whole` makes the norm of a gradient
+    from that of this rank's shard of it, and is called whatever that is.
     """
-    largest = max((_largest(array) for array in _arrays(parts)), default=0.0)
+    arrays = list(_arrays(parts))
+    largest = max((float(kernels.of(array).largest(array)) for array in arrays), default=0.0)
+    if whole is not None:
+        energies = (kernels.of(array).energy(array).read() for array in arrays)
+        norm = whole(math.sqrt(math.fsum(energies)) if largest < math.inf else math.inf)
+        return [_scaled(part, most / norm) for part in parts] if most < norm < math.inf else list(parts)
     if not 0 < largest < math.inf:
         return list(parts)
-    rest = math.sqrt(math.fsum(_energy(array, largest) for array in _arrays(parts)))
+    rest = math.sqrt(math.fsum(kernels.of(array).energy(array, largest).read() for array in arrays))
     return [_scaled(part, most / largest / rest) for part in parts] if most / largest < rest else list(parts)
 
 
@@ -228,14 +273,8 @@ def _arrays(parts: Sequence[Gradients]) -> Iterator[Array]:
         yield from [part[1].work_values] if isinstance(part, tuple) else map(Buffer.read, part)
 
 
-def _largest(array: Array) -> float:
-    """The largest magnitude; infinite where a number is not finite."""
-    if not kernels.all_finite(array, threads=kernels.threads):
-        return math.inf
-    return max(float(array.max()), -float(array.min())) if array.size else 0.0
-
-
-def _energy(array: Array, unit: float) -> float:
-    """The sum of squares, in units, in float64: block by block, so that no second array of this size is made."""
-    blocks = (array[start : start + BLOCK].astype(np.float64) / unit for start in range(0, array.size, BLOCK))
-    return math.fsum(float(np.square(block).sum()) for block in blocks)
+def _multiply(numbers: Array, factor: np.float64) -> None:
+    if kernels.on_host(numbers):
+        np.multiply(numbers, factor, out=numbers, casting="same_kind")
+    else:
+        multiply_wide(numbers, float(factor))

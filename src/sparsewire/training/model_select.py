@@ -16,15 +16,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparsewire import kernels
 from sparsewire.codecs.contract import Context, Select, Terms
 from sparsewire.codecs.scheme import Scheme
+from sparsewire.core.sparse import Sparse
 from sparsewire.exchange import Clock, ExchangeContext, Piece, Selected
-from sparsewire.kernels import Array
+from sparsewire.kernels import Array, device
 
 from .layout import PendingBuffer
 
@@ -39,18 +40,26 @@ class Largest(Select):
     """The `k` largest entries of those whose magnitude reaches `low`; ties go to the lowest index."""
 
     id = "largest"
+    on_device = True
+    found: ClassVar[list[device.Candidates]]  # of each tensor: on a device there is room for more than there are
 
     k: int
     low: float
 
+    def check(self) -> None:
+        object.__setattr__(self, "found", [])
+
     def pick(self, x: Array, ctx: Context) -> Entries:
         edge = kernels.magnitude_edge(self.low, x.dtype)
-        return kernels.topk(x, min(self.k, x.size), edge, threads=kernels.threads)
+        return self._noted(kernels.of(x).candidates(None, x, min(self.k, x.size), edge))
 
     def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> Entries:
-        edge = kernels.magnitude_edge(self.low, x.dtype)
-        count = min(self.k, x.size)
-        return kernels.topk_sum(terms.residual, x, count, terms.decay, terms.gain, edge, threads=kernels.threads)
+        edge, count = kernels.magnitude_edge(self.low, x.dtype), min(self.k, x.size)
+        return self._noted(kernels.of(x).candidates(terms.residual, x, count, edge, terms.decay, terms.gain))
+
+    def _noted(self, found: device.Candidates) -> Entries:
+        self.found.append(found)
+        return found.indices, found.values
 
 
 class Candidates:
@@ -63,13 +72,25 @@ class Candidates:
 
     def scan(self, piece: Piece, plan: Scheme) -> None:
         """Takes a tensor's candidates; its buffers are only read."""
-        most = self.most * ROOM if self.low else self.most
-        largest = piece.select(replace(plan, select=Largest(most, self.low)), piece.context(plan, 0, 0, 0))
-        self.entries[piece.name] = largest.indices, largest.values
-        self.size += largest.indices.size
-        self.seen += largest.indices.size
-        if self.size > 2 * self.most:
-            self.low = max(self.low, self.cut(self.most))
+        self._scan([piece], plan)
+
+    def scan_all(self, pieces: Sequence[Piece], plan: Scheme) -> None:
+        """The same for several tensors. Those of a device are waited for together."""
+        together = pieces and not isinstance(pieces[0].x, Sparse) and not kernels.on_host(pieces[0].x)
+        for group in [pieces] if together else [[piece] for piece in pieces]:
+            self._scan(group, plan)
+
+    def _scan(self, pieces: Sequence[Piece], plan: Scheme) -> None:
+        largest = Largest(self.most * ROOM if self.low else self.most, self.low)
+        for piece in pieces:
+            piece.begin_select(replace(plan, select=largest), piece.context(plan, 0, 0, 0))
+        for piece, found in zip(pieces, device.trimmed(largest.found), strict=True):
+            entries = found if self.low == largest.low else _reaching(found, self.low)
+            self.entries[piece.name] = entries
+            self.size += entries[0].size
+            self.seen += entries[0].size
+            if self.size > 2 * self.most:
+                self.low = max(self.low, self.cut(self.most))
 
     def cut(self, count: int) -> float:
         """Keeps the `count` largest; the least magnitude of them."""
@@ -86,6 +107,13 @@ class Candidates:
             start += indices.size
         self.size = count
         return _least(largest)
+
+
+def _reaching(entries: Entries, low: float) -> Entries:
+    """Those whose magnitude reaches an edge that has risen since."""
+    indices, values = entries
+    reached = kernels.magnitude_bits(values) >= kernels.magnitude_edge(low, values.dtype)
+    return indices[reached], values[reached]
 
 
 def _least(values: Array) -> float:
@@ -116,11 +144,11 @@ class ModelSelect:
         self._waiting.append(pending)
         if self._candidates is None and self.edge > 0:
             self._candidates = Candidates(_count(plan, self.size), self.edge)
-        for piece in (piece for buffer in pending for piece in buffer.pieces):
-            self._come += int(piece.x.size)
-            if self._candidates is not None:
-                with clock("select"):
-                    self._candidates.scan(piece, plan)
+        pieces = [piece for buffer in pending for piece in buffer.pieces]
+        self._come += sum(int(piece.x.size) for piece in pieces)
+        if self._candidates is not None:
+            with clock("select"):
+                self._candidates.scan_all(pieces, plan)
 
     def selected(self, context: ExchangeContext) -> Iterator[tuple[Sequence[PendingBuffer], list[Selected]]]:
         """All that has come, call by call, with its part of the selection."""
@@ -136,8 +164,7 @@ class ModelSelect:
             candidates = Candidates(count)
             with clock("select again"):
                 for pending in self._waiting:
-                    for piece in _read(pending):
-                        candidates.scan(piece, plan)
+                    candidates.scan_all(list(_read(pending)), plan)
         with clock("select"):
             threshold = candidates.cut(count)
         share = candidates.seen / max(count, 1) if candidates is self._candidates else None

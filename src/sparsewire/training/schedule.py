@@ -171,6 +171,8 @@ class Settings:
     nodes: int | str | None = None  # ranks on each machine, which average among themselves first; "auto": found out
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of parameters, for transforms that go by it
     agree: Callable[[bool], bool] | None = None  # whether a step is finite for others, too, that the host must ask
+    on_divergence: str | None = "warn"  # or "dense", or None: `training.guard`
+    norm: Callable[[float], float] | None = None  # of the whole gradient, by that of this rank's shard of it
     decides_late: bool = False  # whether the host says after a step's means are out if it counted: `Averager.settle`
 
     def __post_init__(self) -> None:
@@ -178,6 +180,8 @@ class Settings:
             raise InputError(f"select_per is 'parameter', 'bucket' or 'model', not {self.select_per!r}")
         if self.nodes not in (None, "auto") and not (is_whole(self.nodes) and int(self.nodes) >= 1):
             raise InputError(f"nodes is 'auto' or a number of ranks on each machine, 1 or more, not {self.nodes!r}")
+        if self.on_divergence not in ("warn", "dense", None):
+            raise InputError(f"on_divergence is 'warn', 'dense' or None, not {self.on_divergence!r}")
         if self.select_per == "model":
             _check_comparable(self.schedule.scheme)
 

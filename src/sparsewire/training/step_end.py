@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from sparsewire import kernels
 from sparsewire.codecs.memory import Residual
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.core.sparse import Sparse
-from sparsewire.exchange import Clock
+from sparsewire.exchange import Clock, Outcome
 from sparsewire.kernels import Array
+from sparsewire.kernels.scratch import scratch
 
 from .layout import PendingBuffer, PendingSparse
 from .nodes.nodes import Flat
+from .places import is_narrow, unfilled
 from .residuals.gain import StepGain
 from .residuals.momentum import left_behind, to_optimizer
 from .residuals.states import States, StepMean
@@ -109,10 +112,12 @@ class StepEnd:
 
     # --- what goes out ---
 
-    def _write(self, pending: PendingBuffer, numbers: Array) -> None:
+    def _write(self, pending: PendingBuffer, stored: Array) -> None:
+        held = self.finite and self._scheme.memory.held_momentum
+        numbers = unfilled(stored) if held and is_narrow(stored) else stored
         for segment, outcome in zip(pending.layout.segments, pending.outcomes, strict=True):
             with self.clock("accumulate"):
-                outcome.mean_into(numbers[segment.start : segment.stop])
+                _mean_into(numbers[segment.start : segment.stop], outcome)
         for item, mean in () if pending.in_place else pending.dense:
             numbers[item.start : item.stop] = mean
         if self.finite and self._scheme.memory.held_momentum:
@@ -121,11 +126,22 @@ class StepEnd:
                 self._means |= to_optimizer(
                     pending.buffer, numbers, self.states, self.settings, memory, gain, self._left
                 )
-        pending.buffer.write(numbers)
+        if numbers is not stored:
+            stored[:] = numbers
+        pending.buffer.write(stored)
 
     def _mean(self, pending: PendingSparse) -> Sparse:
         mean = pending.outcome.mean_sparse()
         return self.nodes.give_sparse(pending.piece.name, mean, pending.given, self.clock)
+
+
+def _mean_into(out: Array, outcome: Outcome) -> None:
+    if kernels.on_host(out) or outcome.on_device:
+        outcome.mean_into(out)
+    else:
+        mean = scratch(out.size, out.dtype, "mean")
+        outcome.mean_into(mean)
+        out[:] = mean
 
 
 def for_sparse(plan: Scheme) -> Scheme:

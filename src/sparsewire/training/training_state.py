@@ -11,6 +11,7 @@ from sparsewire.core.statefile import reading
 from sparsewire.errors import InputError
 from sparsewire.exchange import Clock
 
+from .guard import Guard
 from .model_select import ModelSelect
 from .nodes.nodes import nodes
 from .residuals.gain import StepGain
@@ -33,6 +34,8 @@ class TrainingState:
         self.was_sparse = False  # the last step
         self._bytes_dense = 0
         self._model, self._gain = ModelSelect(), StepGain(settings.schedule.scheme.memory)
+        memory = settings.schedule.scheme.memory
+        self._guard = Guard(settings.on_divergence, bool(memory.buffers), comm.rank)
         self._end: StepEnd | None = None  # of a step whose means are out, while it is not known whether it counts
 
     def connect(self, comm: Communicator) -> None:
@@ -42,7 +45,7 @@ class TrainingState:
     @property
     def scheme(self) -> Scheme | None:
         """This step's; None if it is dense."""
-        return self.settings.schedule.at(self.step)
+        return None if self._guard.is_dense(self.step) else self.settings.schedule.at(self.step)
 
     def count_dense_step(self, nbytes: int) -> None:
         """Counts a dense step that was made elsewhere: nothing waited to be sent, so a plain mean was enough."""
@@ -55,6 +58,7 @@ class TrainingState:
         if scale != self.scale:
             self.states.multiply(scale / self.scale)
             self._model.multiply(scale / self.scale)
+            self._guard.rescale(scale / self.scale)
             self.scale = scale
 
     def stats(self) -> dict[str, Any]:
@@ -69,6 +73,7 @@ class TrainingState:
             "seconds": dict(self.clock.seconds),
             "counts": dict(self.clock.counts),
             **self._gain.stats(),
+            **self._guard.stats(),
             **self.nodes.stats(),
         }
 
@@ -87,6 +92,7 @@ class TrainingState:
             "rates": dict(self.states.rates),
             "selection": self._model.saved(),
             "gain": self._gain.saved(),
+            "guard": self._guard.saved(),
             "nodes": self.nodes.grid.facts(self.comm.rank),
         }
 
@@ -111,6 +117,7 @@ class TrainingState:
         self.step, self.scale = saved.step, saved.scale
         self._model.load(saved.selection)
         self._gain.load(saved.gain)
+        self._guard.load(saved.guard)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from this rank's saved state, in the loss's present scale; other ranks are not asked."""

@@ -2,7 +2,7 @@
 
 from .base import SLOTS, Codec, Context, text
 from .coding import ByteCodec, IndexCodec, ValueCodec
-from .terms import Energy, Entries, Feedback, Terms
+from .terms import Energy, Entries, Feedback, Terms, set_product
 from .training import ExchangeCodec, LinearMemory, Memory, Select, State, Transform
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "Terms",
     "Transform",
     "ValueCodec",
+    "set_product",
     "text",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsewire import kernels
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Energies
 from sparsewire.kernels.scratch import scratch
 
 Entries = tuple[Array, Array]  # ascending places, and the values there
@@ -21,6 +22,9 @@ class Energy:
 
     total: float
     sent: float
+
+    def read(self) -> tuple[float, float]:
+        return self.total, self.sent
 
 
 class Feedback(Protocol):
@@ -66,6 +70,8 @@ class Terms:
 
     def total(self, x: Array) -> Array:
         """The sum, in memory that holds until this thread needs it for another one."""
+        if not kernels.on_host(x):
+            return kernels.of(x).total(self.residual, x, self.decay, self.gain)
         kind, out = x.dtype.type, scratch(x.size, x.dtype)
         with np.errstate(all="ignore"):
             np.multiply(kind(self.gain), x, out=out)
@@ -74,32 +80,31 @@ class Terms:
     def keep(self, x: Array, feedback: Feedback) -> None:
         """Puts the sum without what was sent into the residual and moves the velocity on, in one pass."""
         (indices, values), waiting = _sent(x, feedback, apart=self.mask)
-        kernels.compensate(
+        kernels.of(x).compensate(
             self.residual, x, indices, values, self.decay, self.gain, self.velocity, self.momentum,
-            self.lead, self.mask, threads=kernels.threads,
+            self.lead, self.mask,
         )  # fmt: skip
         self._take(waiting, feedback)
 
-    def keep_share(self, x: Array, feedback: Feedback, share: float) -> Energy:
+    def keep_share(self, x: Array, feedback: Feedback, share: float) -> Energies:
         """Puts residual + x without what was sent, and with a share of the mean, into the residual, in one pass.
 
         Where a transform spreads what was sent, its energy is what the rest lacks: the transform is orthonormal.
         """
         (indices, values), waiting = _sent(x, feedback, apart=True)
         parts, factor = feedback.mean_entries() or ((), 1.0)
-        total, sent = kernels.compensate_mean(
-            self.residual, x, indices, values, parts, share * factor, threads=kernels.threads
-        )
+        measured = kernels.of(x).compensate_mean(self.residual, x, indices, values, parts, share * factor)
         self._take(waiting, feedback)
-        if feedback.sent_entries is None:
-            sent = max(0.0, total - kernels.energy(self.residual, threads=kernels.threads))
-            feedback.add_mean(self.residual, share)
-        return Energy(total, sent)
+        if feedback.sent_entries is not None:
+            return measured
+        (total, _), rest = measured.read(), kernels.of(x).energy(self.residual).read()
+        feedback.add_mean(self.residual, share)
+        return Energy(total, max(0.0, total - rest))
 
     def _take(self, waiting: Entries | None, feedback: Feedback) -> None:
         """Takes off what a pass over the residual has left of what was sent."""
         if waiting is not None:
-            kernels.scatter_add(self.residual, *waiting, -1.0)
+            kernels.of(self.residual).scatter_add(self.residual, *waiting, -1.0)
         if feedback.sent_entries is None:
             feedback.subtract_sent(self.residual)
 
@@ -114,3 +119,12 @@ def _sent(x: Array, feedback: Feedback, apart: bool) -> tuple[Entries, Entries |
         return sent, None
     indices, values = sent
     return (indices[arrived], values[arrived]), (indices[~arrived], values[~arrived])
+
+
+def set_product(out: Array, array: Array, factor: float) -> None:
+    """out ← factor · array."""
+    if kernels.on_host(out):
+        np.multiply(array, out.dtype.type(factor), out=out)
+    else:
+        out[:] = array
+        out *= out.dtype.type(factor)

@@ -8,17 +8,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sparsewire import kernels
 from sparsewire.core.sparse import entries, magnitudes
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Energies
 
 from .base import Codec, Context
-from .terms import Energy, Feedback, Terms
+from .terms import Feedback, Terms
 
 
 class Select(Codec):
     """Dense array → support."""
 
     slot = "select"
+    on_device: ClassVar[bool] = False  # whether x may be a `DeviceArray`; others get a copy on the host
 
     @abstractmethod
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
@@ -47,6 +50,8 @@ class Select(Codec):
 
     def choose(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         """`pick` in memory of its own: x is written to while the selection is still needed."""
+        if not kernels.on_host(x):
+            return self.pick(x, ctx) if self.on_device else self.choose(kernels.to_host(x), ctx)
         indices, values = (
             part.copy() if np.may_share_memory(part, x) else part for part in self.pick(x, ctx)
         )  # fmt: skip
@@ -120,6 +125,7 @@ class Memory(Codec):
     remembers_dense: ClassVar[bool] = False  # whether dense steps go through the buffers as well
     leaves_dense: ClassVar[bool] = False  # but not for parameters that the optimizer has the same momentum for
     follows_rate: ClassVar[bool] = True  # whether what waits may be weighed anew when the learning rate changes
+    on_device: ClassVar[bool] = False  # whether its arrays may be `DeviceArray`s
 
     @property
     def held_momentum(self) -> float | None:
@@ -159,7 +165,7 @@ class Memory(Codec):
         return select.choose(self.total(state, x), ctx)
 
     @abstractmethod
-    def keep(self, state: State, x: Array, feedback: Feedback) -> Energy | None:
+    def keep(self, state: State, x: Array, feedback: Feedback) -> Energies | None:
         """Updates the buffers in place, after a step that is finite on all ranks: total = sent + what is kept."""
 
     def keep_dense(self, state: State, x: Array, mean: Array) -> None:
@@ -178,9 +184,11 @@ class LinearMemory(Memory):
         return self.terms(state).total(x)
 
     def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
-        return select.pick_sum(self.terms(state), x, ctx)
+        if kernels.on_host(x) or select.on_device:
+            return select.pick_sum(self.terms(state), x, ctx)
+        return select.choose(self.total(state, x), ctx)
 
-    def keep(self, state: State, x: Array, feedback: Feedback) -> Energy | None:
+    def keep(self, state: State, x: Array, feedback: Feedback) -> Energies | None:
         self.terms(state).keep(x, feedback)
         return None
 

@@ -24,11 +24,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from sparsewire.kernels import Array
 
-from ..contract import LinearMemory, State, Terms
+from ..contract import LinearMemory, State, Terms, set_product
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class DGC(LinearMemory):
 
     id = "dgc"
     wire_id = 3
+    on_device = True
     buffers = ("velocity", "residual")
     remembers_dense = True
 
@@ -59,4 +58,4 @@ class DGC(LinearMemory):
         terms, velocity = self.terms(state), state["velocity"]
         velocity *= x.dtype.type(terms.momentum)
         velocity += x
-        np.multiply(velocity, x.dtype.type(terms.lead), out=state["residual"])
+        set_product(state["residual"], velocity, terms.lead)

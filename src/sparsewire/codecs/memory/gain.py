@@ -28,11 +28,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Energies
 
-from ..contract import Energy, Feedback, LinearMemory, State, Terms
+from ..contract import Feedback, LinearMemory, State, Terms, set_product
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class Gain(LinearMemory):
 
     id = "gain"
     wire_id = 5
+    on_device = True
     buffers = ("residual",)
     remembers_dense = True
     leaves_dense = True
@@ -63,8 +63,8 @@ class Gain(LinearMemory):
     def terms(self, state: State) -> Terms:
         return Terms(state["residual"])
 
-    def keep(self, state: State, x: Array, feedback: Feedback) -> Energy:
+    def keep(self, state: State, x: Array, feedback: Feedback) -> Energies:
         return self.terms(state).keep_share(x, feedback, 1 - (1 - self.momentum) * feedback.gain)
 
     def keep_dense(self, state: State, x: Array, mean: Array) -> None:
-        np.multiply(mean, mean.dtype.type(self.momentum), out=state["residual"])
+        set_product(state["residual"], mean, self.momentum)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from sparsewire.kernels import Array
 
-from ..contract import Feedback, LinearMemory, State, Terms
+from ..contract import Feedback, LinearMemory, State, Terms, set_product
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class GMC(LinearMemory):
 
     id = "gmc"
     wire_id = 4
+    on_device = True
     buffers = ("residual",)
     remembers_dense = True
     follows_rate = False
@@ -48,4 +49,4 @@ class GMC(LinearMemory):
         feedback.add_mean(state["residual"], self.kept_mean)
 
     def keep_dense(self, state: State, x: Array, mean: Array) -> None:
-        state["residual"][:] = mean * mean.dtype.type(self.kept_mean)
+        set_product(state["residual"], mean, self.kept_mean)

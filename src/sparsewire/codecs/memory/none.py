@@ -15,6 +15,7 @@ class NoMemory(Memory):
 
     id = "none"
     wire_id = 1
+    on_device = True
 
     def total(self, state: State, x: Array) -> Array:
         return x

@@ -17,6 +17,7 @@ class Residual(LinearMemory):
 
     id = "residual"
     wire_id = 2
+    on_device = True
     buffers = ("residual",)
 
     decay: float = 1.0

@@ -16,6 +16,7 @@ class Nonzero(Select):
 
     id = "nonzero"
     wire_id = 4
+    on_device = True
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        return kernels.threshold(x, 1, threads=kernels.threads)
+        return kernels.of(x).threshold(x, 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sparsewire import kernels
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import landed
 
 from ..contract import Context, Select
 
@@ -15,8 +16,10 @@ class NotFinite(Select):
     """One entry that is not finite, if there is one: enough for all ranks to see that the step is not finite."""
 
     id = "not_finite"
+    on_device = True
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        indices, values = kernels.topk(x, min(1, x.size), threads=kernels.threads)  # NaN and inf are the largest
+        found = kernels.of(x).topk(x, min(1, x.size))  # NaN and inf are the largest
+        ((indices, values),) = landed([found])
         finite = bool(kernels.all_finite(values))
         return (indices[:0], values[:0]) if finite else (indices, values)

@@ -23,6 +23,7 @@ class Threshold(Select):
 
     id = "threshold"
     wire_id = 3
+    on_device = True
 
     value: float | None = None
     ratio: float | None = None
@@ -34,15 +35,16 @@ class Threshold(Select):
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
         edge = self._sampled(x, ctx) if self.value is None else kernels.magnitude_edge(self.value, x.dtype)
-        return kernels.threshold(x, edge, threads=kernels.threads)
+        return kernels.of(x).threshold(x, edge)
 
     def _sampled(self, x: Array, ctx: Context) -> int:
         assert self.ratio is not None
         if x.size == 0:
             return 0
-        sample = x
         if x.size > SAMPLE:
-            sample = x[kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)]
+            sample = x[(kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)).astype(np.int64)]
+        else:
+            sample = kernels.to_host(x)
         rank = min(sample.size - 1, int((1 - self.ratio) * sample.size))
         edge = int(np.partition(kernels.magnitude_bits(sample), rank)[rank])
         # Zeros are never wanted, however many there are; and NaN in the sample must not let nothing through.

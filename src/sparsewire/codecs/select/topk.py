@@ -51,13 +51,13 @@ class TopK(Counted):
 
     id = "topk"
     wire_id = 1
+    on_device = True
 
     def pick(self, x: Array, ctx: Context) -> tuple[Array, Array]:
-        return kernels.topk(x, self.count(x.size), threads=kernels.threads)
+        return kernels.of(x).topk(x, self.count(x.size))
 
     def largest_of(self, numel: int) -> int | None:
         return self.count(numel)
 
     def pick_sum(self, terms: Terms, x: Array, ctx: Context) -> tuple[Array, Array]:
-        count = self.count(x.size)
-        return kernels.topk_sum(terms.residual, x, count, terms.decay, terms.gain, threads=kernels.threads)
+        return kernels.of(x).topk_sum(terms.residual, x, self.count(x.size), terms.decay, terms.gain)

@@ -1,7 +1,8 @@
 """The dense-sized kernels of a step for the memory where a tensor lives: one contract, three implementations.
 
 `of(x)` gives the native ones for a NumPy array, those of Triton for a CUDA or ROCm tensor where `triton` is installed,
-and those of torch's operations for any other tensor. All are held to the bits of `kernels.reference`.
+and those of torch's operations for any other tensor. All are held to the bits of `kernels.reference`. A training's
+arrays on a device are of `array.DeviceArray`, for which entries are NumPy arrays of the host (`staged`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,27 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from .contract import Candidates, Dense, DenseKernels, Energies, Energy, Entries
 
-__all__ = ["Candidates", "Dense", "DenseKernels", "Energies", "Energy", "Entries", "load", "of"]
+__all__ = [
+    "Candidates",
+    "Dense",
+    "DenseKernels",
+    "Energies",
+    "Energy",
+    "Entries",
+    "landed",
+    "load",
+    "of",
+    "on_host",
+    "to_host",
+    "trimmed",
+]
 
 
 def of(x: Dense) -> DenseKernels:
@@ -26,7 +41,37 @@ def of(x: Dense) -> DenseKernels:
     """
     if isinstance(x, np.ndarray):
         return load("host")
+    if not on_host(x):
+        return load("staged")
     return load("triton_ops" if x.is_cuda and _has_triton() else "torch_ops")
+
+
+def on_host(x: Any) -> bool:
+    """Whether a training's array lies in the host's memory, not in a `DeviceArray`."""
+    return not getattr(x, "on_device", False)
+
+
+def to_host(x: Dense) -> Any:
+    """A training's array as one of the host: itself, or a copy of all of it."""
+    return x if on_host(x) else x.host()
+
+
+def landed(entries: Sequence[Entries]) -> list[Entries]:
+    """Selected entries as arrays of the host, which waits once for those that lie on a device."""
+    if all(isinstance(values, np.ndarray) for _, values in entries):
+        return list(entries)
+    later = importlib.import_module(".crossing", __name__).later
+    waiting = [None if isinstance(pair[1], np.ndarray) else later(*pair) for pair in entries]
+    return [pair if on_way is None else tuple(on_way.read()) for pair, on_way in zip(entries, waiting, strict=True)]
+
+
+def trimmed(found: Sequence[Candidates]) -> list[Entries]:
+    """The entries that are used of candidates, on the host: first their numbers cross, then so many of them."""
+    if all(isinstance(one.values, np.ndarray) for one in found):
+        return [(one.indices, one.values) for one in found]
+    counts = landed([(one.count, one.count) for one in found])
+    used = zip(found, (int(count[0]) for count, _ in counts), strict=True)
+    return landed([(one.indices[:count], one.values[:count]) for one, count in used])
 
 
 @functools.cache

@@ -92,7 +92,7 @@ def energy(x: Array, unit: float = 1.0) -> Known:
 def largest(x: Array) -> Array:
     if not x.size or not kernels.all_finite(x, threads=kernels.threads):
         return np.array(np.inf if x.size else 0.0, x.dtype)
-    return np.array(max(x.max(), -x.min()), x.dtype)
+    return np.array(abs(max(x.max(), -x.min())), x.dtype)
 
 
 def accumulate(out: Array, parts: Sequence[Entries], scale: float) -> None:

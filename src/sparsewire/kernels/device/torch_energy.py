@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..reference.base import Array
 from ..reference.energy import BLOCK_BYTES, LANES, block_sums_at, in_order
+from . import crossing
 from .torch_base import blocks, check_sizes, work_dtype
 from .torch_step import scatter_add
 
@@ -20,7 +22,7 @@ class DeviceEnergy:
     sums: Tensor
 
     def read(self) -> float:
-        return in_order(self.sums.cpu().numpy())
+        return in_order(crossing.down(self.sums)[0])
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,15 @@ class DeviceEnergies:
     values: Tensor
 
     def read(self) -> tuple[float, float]:
-        indices, values = self.indices.cpu().numpy(), self.values.cpu().numpy()
-        return DeviceEnergy(self.sums).read(), in_order(block_sums_at(indices, values, len(self.sums)))
+        return self.of(*self.later().read())
+
+    def later(self) -> crossing.Later:
+        """What the energies are made of, on its way to the host."""
+        return crossing.later(self.sums, self.indices, self.values)
+
+    @staticmethod
+    def of(sums: Array, indices: Array, values: Array) -> tuple[float, float]:
+        return in_order(sums), in_order(block_sums_at(indices, values, len(sums)))
 
 
 def energy(x: Tensor, unit: float = 1.0) -> DeviceEnergy:

@@ -107,5 +107,5 @@ def largest(x: Tensor) -> Tensor:
     if not x.numel():
         return torch.zeros((), dtype=work_dtype(x), device=x.device)
     low, high = x.aminmax()
-    most = torch.maximum(high, -low).to(work_dtype(x))
+    most = torch.maximum(high, -low).abs().to(work_dtype(x))
     return torch.where(torch.isfinite(most), most, torch.inf)

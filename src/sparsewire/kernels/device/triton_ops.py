@@ -4,9 +4,9 @@ No GPU has run it: it is tested by Triton's interpreter on CPU tensors, and comp
 """
 
 from .torch_energy import compensate_mean, energy
-from .torch_step import accumulate, gather, gather_sum, has_gradient, largest, scatter_add, total
+from .torch_step import gather, gather_sum, has_gradient, largest, scatter_add, total
 from .triton_select import candidates, remembered_edge, threshold, topk, topk_sum
-from .triton_step import all_finite, compensate
+from .triton_step import accumulate, all_finite, compensate
 
 NAME = "triton"
 

@@ -5,11 +5,18 @@
 3. An exclusive scan of the counts tells where each block's entries begin.
 4. Every block writes its chosen entries there, in their order.
 
-The gradient and the residual are read five times. Only integers are added atomically, so that no order of programs
-changes a result. Which of several NaN come first depends on their bits, which differ between processors after a sum.
+Gradient and residual are read five times. Where an edge is remembered, a bit below the k-th magnitude of the last step,
+they are read once: every block puts aside what reaches the edge, and steps 1 to 4 read that. If there are fewer than k
+such entries, or more in a block than there is room for, which the device sees by itself, all is read instead.
+
+Only integers are added atomically, so that no order of programs changes a result. Which of several NaN come first
+depends on their bits, which differ between processors after a sum.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -23,20 +30,38 @@ from .triton_base import compensated, launch, magnitude_bits, supported, tiles
 
 LEVELS = ((20, 11), (10, 10), (0, 10))  # the lowest bit of each histogram's digit, and the bits of the digit
 PROGRAMS = 1024  # of a histogram, at most: each adds up several blocks before it adds to memory
+BELOW = 0.93  # of the k-th magnitude: the edge that is remembered
+ROOM = 4  # entries that reach the edge, in a block, for each that is chosen on average
+LEAST_ROOM = 16
 
 
-def remembered_edge(x: Tensor) -> None:
-    """Nothing is remembered: every selection finds its magnitude anew."""
+def remembered_edge(x: Tensor) -> Tensor | None:
+    """The edge's bits; 0 where none is known yet."""
+    return torch.zeros(1, dtype=torch.int32, device=x.device) if supported(x) else None
 
 
 def topk(x: Tensor, k: int, remembered: Tensor | None = None) -> Entries:
-    return candidates(None, x, k, 0)[:2]
+    return _topk(None, x, k, 1.0, 1.0, remembered)
 
 
 def topk_sum(
     residual: Tensor, x: Tensor, k: int, decay: float = 1.0, gain: float = 1.0, remembered: Tensor | None = None
 ) -> Entries:
-    return candidates(residual, x, k, 0, decay, gain)[:2]
+    return _topk(residual, x, k, decay, gain, remembered)
+
+
+def _topk(
+    residual: Tensor | None, x: Tensor, k: int, decay: float, gain: float, remembered: Tensor | None
+) -> Entries:  # fmt: skip
+    if remembered is None or not supported(x) or not k:
+        return candidates(residual, x, k, 0, decay, gain)[:2]
+    check_sizes(x, residual)
+    check_count(x, k)
+    selection = _Selection(residual, x, decay, gain)
+    selection.put_aside(k, remembered)
+    state = selection.kth_largest(k, 0)
+    torch.mul(state[:1].view(torch.float32), BELOW, out=remembered.view(torch.float32))
+    return selection.compact(state, *selection.count(state), k)
 
 
 def candidates(
@@ -46,67 +71,131 @@ def candidates(
     check_count(x, most)
     if not supported(x) or not most:
         return torch_select.candidates(residual, x, most, edge, decay, gain)
-    source = _Source(residual, x, decay, gain)
-    state = source.kth_largest(most, edge)
-    counts, ends = source.count(state)
+    selection = _Selection(residual, x, decay, gain)
+    state = selection.kth_largest(most, edge)
+    counts, ends = selection.count(state)
     count = ends[0, -1:] + torch.minimum(ends[1, -1:], state[1:])
-    return Candidates(*source.compact(state, counts, ends, most), count.long())
+    return Candidates(*selection.compact(state, counts, ends, most), count.long())
 
 
 def threshold(x: Tensor, edge: int) -> Entries:
     if not supported(x) or not x.numel():
         return torch_select.threshold(x, edge)
-    source = _Source(None, x)
+    selection = _Selection(None, x)
     state = torch.zeros(2, dtype=torch.int32, device=x.device)
     state[:1].fill_(edge - 1)
-    counts, ends = source.count(state)
-    return source.compact(state, counts, ends, int(ends[0, -1]))
+    counts, ends = selection.count(state)
+    return selection.compact(state, counts, ends, int(ends[0, -1]))
 
 
+@dataclass
 class _Source:
-    """The numbers that are selected from. Their state on the device is (k-th magnitude, how many that equal it)."""
+    """Numbers that are selected from, in tiles. `limits`: how many there are in all, or in each tile (`LIMITED`);
+    `places`: their indices, where these are not their places."""
+
+    args: tuple[Any, ...]  # residual, x, limits, decay, gain
+    tiles: int
+    places: Tensor
+    constants: dict[str, Any]  # SUM, LIMITED, BLOCK
+
+
+class _Selection:
+    """A selection from a gradient; its state on the device is (k-th magnitude, how many that equal it)."""
 
     def __init__(self, residual: Tensor | None, x: Tensor, decay: float = 1.0, gain: float = 1.0) -> None:
-        self.x, self.tiles = x, tiles(x)
-        self.args = (x if residual is None else residual, x, x.numel(), float(decay), float(gain))
-        self.constants = {"SUM": residual is not None, "BLOCK": triton_base.BLOCK}
+        self.x = x
+        size = self._integers(1).fill_(x.numel())
+        args = (x if residual is None else residual, x, size, float(decay), float(gain))
+        constants = {"SUM": residual is not None, "LIMITED": False, "BLOCK": triton_base.BLOCK}
+        self.whole = _Source(args, tiles(x), size, constants)
+        self.sources = [self.whole]
+
+    def _integers(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=self.x.device)
+
+    def put_aside(self, k: int, remembered: Tensor) -> None:
+        """From now on only what reaches the edge is read, if it is enough and all of it has found room."""
+        x, whole = self.x, self.whole
+        room = min(triton_base.BLOCK, max(LEAST_ROOM, triton.next_power_of_2(-(-ROOM * k // whole.tiles))))
+        values = torch.empty(whole.tiles * room, dtype=torch.float32, device=x.device)
+        places = torch.empty(whole.tiles * room, dtype=torch.int32, device=x.device)
+        found = self._integers(whole.tiles)
+        launch(_put_aside, whole.tiles, x, *whole.args, remembered, values, places, found, **whole.constants, ROOM=room)
+        enough = (found.sum() >= k) & (found.max() <= room) & (remembered > 0)
+        whole.args[2].mul_(~enough)
+        args = (values, values, found.mul_(enough), 1.0, 1.0)
+        aside = _Source(args, whole.tiles, places, {"SUM": False, "LIMITED": True, "BLOCK": room})
+        self.sources = [aside, whole]
 
     def kth_largest(self, k: int, edge: int) -> Tensor:
         """The state of the k largest that reach the edge: where the k-th does not, all above edge − 1 are chosen."""
-        x = self.x
-        state = torch.zeros(2, dtype=torch.int32, device=x.device)
+        state = self._integers(2)
         state[1:].fill_(k)
         for shift, width in LEVELS:
-            histogram = torch.zeros(2**width, dtype=torch.int32, device=x.device)
-            programs = min(self.tiles, PROGRAMS)
-            launch(_histogram, programs, x, *self.args, state, histogram, shift, **self.constants, WIDTH=width)
-            launch(_next_digit, 1, x, state, histogram, edge if shift == 0 else 0, WIDTH=width)
+            histogram = self._integers(2**width)
+            for one in self.sources:
+                programs, levels = min(one.tiles, PROGRAMS), {"WIDTH": width, **one.constants}
+                launch(_histogram, programs, self.x, *one.args, state, histogram, one.tiles, shift, **levels)
+            launch(_next_digit, 1, self.x, state, histogram, edge if shift == 0 else 0, WIDTH=width)
         return state
 
     def count(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """How many entries of each block are above the state's magnitude, how many equal it; and their running sums."""
-        counts = torch.empty((2, self.tiles), dtype=torch.int32, device=self.x.device)
-        launch(_count, self.tiles, self.x, *self.args, state, counts, **self.constants)
+        """How many entries of each tile are above the state's magnitude, how many equal it; and their running sums."""
+        counts = self._integers(2, sum(one.tiles for one in self.sources))
+        first = 0
+        for one in self.sources:
+            launch(_count, one.tiles, self.x, *one.args, state, counts[:, first:], counts.shape[1], **one.constants)
+            first += one.tiles
         return counts, counts.cumsum(1, dtype=torch.int32)
 
     def compact(self, state: Tensor, counts: Tensor, ends: Tensor, most: int) -> Entries:
         indices = torch.empty(most, dtype=torch.int32, device=self.x.device)
         values = torch.empty(most, dtype=torch.float32, device=self.x.device)
-        launch(_compact, self.tiles, self.x, *self.args, state, ends - counts, indices, values, **self.constants)
+        before, first = ends - counts, 0
+        for one in self.sources:
+            rest = (before[:, first:], before.shape[1], one.places, indices, values)
+            launch(_compact, one.tiles, self.x, *one.args, state, *rest, **one.constants)
+            first += one.tiles
         return indices, values
 
 
 @triton.jit
+def _numbers(residual, x, limits, tile, decay, gain, SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr):
+    """A tile's numbers, their offsets, and which of them there are."""
+    lanes = tl.arange(0, BLOCK)
+    offsets = tl.cast(tile, tl.int64) * BLOCK + lanes
+    inside = lanes < tl.load(limits + tile) if LIMITED else offsets < tl.load(limits)
+    return compensated(residual, x, offsets, inside, decay, gain, SUM), offsets, inside
+
+
+@triton.jit
+def _put_aside(
+    residual, x, limits, decay, gain, edge, values, places, found,
+    SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, ROOM: tl.constexpr,
+):  # fmt: skip
+    """Puts what reaches the edge side by side, as long as there is room, and counts it."""
+    tile = tl.program_id(0)
+    numbers, offsets, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    reached = inside & (magnitude_bits(numbers) >= tl.load(edge))
+    rank = tl.cumsum(reached.to(tl.int32), 0) - 1
+    stays = reached & (rank < ROOM)
+    position = tl.cast(tile, tl.int64) * ROOM + rank
+    tl.store(values + position, numbers, mask=stays)
+    tl.store(places + position, offsets.to(tl.int32), mask=stays)
+    tl.store(found + tile, tl.sum(reached.to(tl.int32), 0))
+
+
+@triton.jit
 def _histogram(
-    residual, x, size, decay, gain, state, histogram, shift, SUM: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr
-):
+    residual, x, limits, decay, gain, state, histogram, tiles, shift,
+    SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """Counts one digit of the magnitudes whose higher bits are those of the k-th."""
     prefix = tl.load(state)
     counts = tl.zeros([2**WIDTH], tl.int32)
-    for tile in range(tl.program_id(0), tl.cdiv(size, BLOCK), tl.num_programs(0)):
-        offsets = tl.cast(tile, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        inside = offsets < size
-        bits = magnitude_bits(compensated(residual, x, offsets, inside, decay, gain, SUM))
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        numbers, _, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+        bits = magnitude_bits(numbers)
         digits = (bits >> shift) & (2**WIDTH - 1)
         counts += tl.histogram(digits, 2**WIDTH, mask=inside & ((bits >> shift >> WIDTH) == prefix))
     tl.atomic_add(histogram + tl.arange(0, 2**WIDTH), counts, mask=counts > 0)
@@ -127,30 +216,33 @@ def _next_digit(state, histogram, edge, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _count(residual, x, size, decay, gain, state, counts, SUM: tl.constexpr, BLOCK: tl.constexpr):
+def _count(
+    residual, x, limits, decay, gain, state, counts, stride,
+    SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     tile = tl.program_id(0)
-    offsets = tl.cast(tile, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < size
-    bits = magnitude_bits(compensated(residual, x, offsets, inside, decay, gain, SUM))
-    least = tl.load(state)
+    numbers, _, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    bits, least = magnitude_bits(numbers), tl.load(state)
     tl.store(counts + tile, tl.sum((inside & (bits > least)).to(tl.int32), 0))
-    tl.store(counts + tl.num_programs(0) + tile, tl.sum((inside & (bits == least)).to(tl.int32), 0))
+    tl.store(counts + stride + tile, tl.sum((inside & (bits == least)).to(tl.int32), 0))
 
 
 @triton.jit
 def _compact(
-    residual, x, size, decay, gain, state, before, indices, values, SUM: tl.constexpr, BLOCK: tl.constexpr
+    residual, x, limits, decay, gain, state, before, stride, places, indices, values,
+    SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
-    offsets = tl.cast(tile, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < size
-    numbers = compensated(residual, x, offsets, inside, decay, gain, SUM)
+    numbers, offsets, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
     bits = magnitude_bits(numbers)
     least, wanted = tl.load(state), tl.load(state + 1)
-    ties = tl.load(before + tl.num_programs(0) + tile)
+    ties = tl.load(before + stride + tile)
     equal = inside & (bits == least)
     chosen = (inside & (bits > least)) | (equal & (ties + tl.cumsum(equal.to(tl.int32), 0) <= wanted))
     first = tl.load(before + tile) + tl.minimum(ties, wanted)
     position = first + tl.cumsum(chosen.to(tl.int32), 0) - 1
-    tl.store(indices + position, offsets.to(tl.int32), mask=chosen)
+    index = offsets.to(tl.int32)
+    if LIMITED:
+        index = tl.load(places + offsets, mask=chosen, other=0)
+    tl.store(indices + position, index, mask=chosen)
     tl.store(values + position, numbers, mask=chosen)

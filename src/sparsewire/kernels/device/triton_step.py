@@ -1,6 +1,11 @@
-"""What is kept of a step, and whether a gradient is finite, in Triton: one pass each."""
+"""What is kept of a step, means, and whether a gradient is finite, in Triton: one pass each.
+
+Entries are handled in passes of their own over k numbers. Those of one rank have different indices, so that programs
+write to different places."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -8,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from . import torch_step, triton_base
+from .contract import Entries
+from .torch_base import check_sizes
 from .triton_base import compensated, launch, magnitude_bits, supported, tiles
 
 
@@ -15,9 +22,36 @@ def compensate(
     residual: Tensor, x: Tensor, indices: Tensor, sent: Tensor, decay: float = 1.0, gain: float = 1.0,
     velocity: Tensor | None = None, momentum: float = 0.0, lead: float = 0.0, mask: bool = False,
 ) -> None:  # fmt: skip
-    """As `torch_step.compensate`, with the dense pass in one kernel."""
-    dense_pass = _keep_all if supported(x) else torch_step.keep_all
-    torch_step.compensate(residual, x, indices, sent, decay, gain, velocity, momentum, lead, mask, dense_pass)
+    """What the entries that were sent will be is computed before the dense pass, and written after it."""
+    if not supported(x) or not x.numel():
+        torch_step.compensate(residual, x, indices, sent, decay, gain, velocity, momentum, lead, mask)
+        return
+    check_sizes(x, residual, velocity)
+    entries = indices.numel()
+    programs = -(-entries // triton_base.BLOCK)
+    constants = {"VELOCITY": velocity is not None, "BLOCK": triton_base.BLOCK}
+    kept = torch.empty(entries, dtype=torch.float32, device=x.device)
+    moved = kept if velocity is None else torch.empty_like(kept)
+    arrays = residual, x, residual if velocity is None else velocity
+    if entries:
+        factors = float(decay), float(gain), float(momentum)
+        launch(_rest, programs, x, *arrays, indices, sent, entries, *factors, kept, moved, **constants)
+    _keep_all(residual, x, decay, gain, velocity, momentum, lead)
+    if entries:
+        rest = indices, entries, float(lead), kept, moved
+        launch(_put_rest, programs, x, residual, arrays[2], *rest, MASK=mask, **constants)
+
+
+def accumulate(out: Tensor, parts: Sequence[Entries], scale: float) -> None:
+    if out.dtype != torch.float32 or not supported(out):
+        torch_step.accumulate(out, parts, scale)
+        return
+    out.zero_()
+    for indices, values in parts:
+        if indices.numel():
+            programs = -(-indices.numel() // triton_base.BLOCK)
+            args = out, indices, values, indices.numel(), float(scale)
+            launch(_add_entries, programs, out, *args, BLOCK=triton_base.BLOCK)
 
 
 def _keep_all(
@@ -37,6 +71,50 @@ def all_finite(x: Tensor) -> Tensor:
     if x.numel():
         launch(_find_non_finite, tiles(x), x, x, x.numel(), flag, BLOCK=triton_base.BLOCK)
     return flag == 0
+
+
+@triton.jit
+def _rest(
+    residual, x, velocity, indices, sent, size, decay, gain, momentum, kept, moved,
+    VELOCITY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What entries keep that were sent, and their velocity."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < size
+    places = tl.load(indices + offsets, mask=inside, other=0)
+    rest = compensated(residual, x, places, inside, decay, gain, True)
+    tl.store(kept + offsets, rest - tl.load(sent + offsets, mask=inside, other=0.0), mask=inside)
+    if VELOCITY:
+        number = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+        before = tl.load(velocity + places, mask=inside, other=0.0)
+        tl.store(moved + offsets, momentum * before + number, mask=inside)
+
+
+@triton.jit
+def _put_rest(
+    residual, velocity, indices, size, lead, kept, moved,
+    MASK: tl.constexpr, VELOCITY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < size
+    places = tl.load(indices + offsets, mask=inside, other=0)
+    rest = tl.load(kept + offsets, mask=inside, other=0.0)
+    if VELOCITY:
+        speed = tl.load(moved + offsets, mask=inside, other=0.0)
+        if MASK:
+            speed = tl.zeros_like(speed)
+        tl.store(velocity + places, speed, mask=inside)
+        rest += lead * speed
+    tl.store(residual + places, rest, mask=inside)
+
+
+@triton.jit
+def _add_entries(out, indices, values, size, scale, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < size
+    places = tl.load(indices + offsets, mask=inside, other=0)
+    total = tl.load(out + places, mask=inside, other=0.0)
+    tl.store(out + places, total + scale * tl.load(values + offsets, mask=inside, other=0.0), mask=inside)
 
 
 @triton.jit

@@ -93,13 +93,16 @@ class Network(Sequence[Endpoint]):
     ...     endpoints.set_rate("1gbit")            # at any time, while ranks use it
     """
 
-    def __init__(self, nodes: int, rate: str | Sequence[str], per_node: int = 1) -> None:
+    def __init__(self, nodes: int, rate: str | Sequence[str], per_node: int = 1, inside: tuple[str, ...] = ()) -> None:
+        """`inside` is the prefix of commands in a user namespace; what is made there ends with it."""
         rates, prefix = rates_of(nodes, rate), f"sparsewire-{new_mark()}"
-        remove_leftovers()
+        if not inside:
+            remove_leftovers()
+        self._inside = inside
         self._hub, self._nodes = f"{prefix}-hub", [f"{prefix}-{node}" for node in range(nodes)]
         self._rates = [UNLIMITED] * nodes
         self._endpoints = [self._endpoint(node) for node in range(nodes) for _ in range(per_node)]
-        self._guard = Guard(REMOVE, self._hub, *self._nodes)
+        self._guard = Guard("" if inside else REMOVE, self._hub, *self._nodes)
         try:
             self._build(rates)
         except BaseException:
@@ -135,7 +138,7 @@ class Network(Sequence[Endpoint]):
     # --- setting up ---
 
     def _endpoint(self, node: int) -> Endpoint:
-        return Endpoint(("ip", "netns", "exec", self._nodes[node]), "eth0", _address(node))
+        return Endpoint((*self._inside, "ip", "netns", "exec", self._nodes[node]), "eth0", _address(node))
 
     def _build(self, rates: Sequence[str]) -> None:
         self._command("ip", "netns", "add", self._hub)
@@ -168,7 +171,8 @@ class Network(Sequence[Endpoint]):
     def _command(self, *words: str) -> None:
         """The guard waits for a command that is under way when we are killed, as it holds the same end of the pipe."""
         assert self._guard.held is not None
-        done = subprocess.run(words, capture_output=True, text=True, pass_fds=(self._guard.held,))
+        command = [*self._inside, *words]
+        done = subprocess.run(command, capture_output=True, text=True, pass_fds=(self._guard.held,))
         if done.returncode:
             raise SparsewireError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
 

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple, cast
 from .stopping import END_MARKED, MARK, Guard, dies_with_us, new_mark
 
 LOOPBACK = "lo" if sys.platform == "linux" else None
+PROXY = "SPARSEWIRE_LAB_PROXY"
 TICK = 0.05  # seconds between looks at the processes
 GRACE = 5.0  # seconds that a rank has after SIGTERM, and that reading what is left may take
 CHUNK = 65_536  # bytes that a pipe holds
@@ -24,16 +25,18 @@ Take = Callable[[bytes], None]  # whoever takes what a rank writes; nothing is g
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a rank runs: a prefix for its command (`ip netns exec …`), the network interface that it uses, and its
-    address there."""
+    """Where a rank runs: a prefix for its command (`ip netns exec …`), the network interface that it uses, its address
+    there, and the proxy that a job's connections lead through."""
 
     prefix: tuple[str, ...] = ()
     interface: str | None = LOOPBACK
     address: str = "127.0.0.1"
+    proxy: str | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"GLOO_SOCKET_IFNAME": self.interface} if self.interface else {}
+        given = {"GLOO_SOCKET_IFNAME": self.interface, PROXY: self.proxy}
+        return {name: value for name, value in given.items() if value}
 
 
 def threads(ranks: int) -> int:

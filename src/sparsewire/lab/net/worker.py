@@ -17,6 +17,9 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 
+from . import proxy_store
+from .ranks import PROXY
+
 TCP_INFO = 11
 BYTES_SENT, BYTES_RECEIVED = 200, 128  # where Linux's tcp_info has tcpi_bytes_sent and tcpi_bytes_received
 
@@ -70,13 +73,22 @@ def main(rank: int, order: dict[str, Any]) -> None:
 
 def _run(worker: Worker, order: dict[str, Any]) -> Any:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    store, limit = f"file://{order['store']}", datetime.timedelta(seconds=order["limit"])
-    dist.init_process_group("gloo", init_method=store, rank=worker.rank, world_size=worker.size, timeout=limit)
+    store = _meet(worker, order["store"], datetime.timedelta(seconds=order["limit"]))
     module, name = order["job"].split(":")
     result = getattr(importlib.import_module(module), name)(worker, **order["settings"])
     dist.barrier()
     dist.destroy_process_group()
+    del store  # not before the groups that it serves
     return result
+
+
+def _meet(worker: Worker, store: str, limit: datetime.timedelta) -> object:
+    """Makes the process group; returns what is to live as long."""
+    if proxy := os.environ.get(PROXY):
+        return proxy_store.meet(store, worker.rank, worker.size, limit, proxy)
+    place = f"file://{store}"
+    dist.init_process_group("gloo", init_method=place, rank=worker.rank, world_size=worker.size, timeout=limit)
+    return None
 
 
 def describe(error: Exception) -> str:

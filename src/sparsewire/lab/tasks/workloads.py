@@ -77,6 +77,12 @@ WORKLOADS = {
             (0.001, 0.003, 0.006, 0.012),
         ), 0.012, "tinyshakespeare.txt",
     ),
+    "gpt-text-wide": Workload(
+        Task(
+            "transformer of width 192, characters, AdamW", shakespeare, partial(Transformer, width=192), "loss", True,
+            250, 8, (0.003, 0.006, 0.012),
+        ), 0.006, "tinyshakespeare.txt", 30, 4,
+    ),
     "ncf-movielens": Workload(
         SgdTask(
             "NCF, MovieLens, SGD (Adagrad at 1/6000 of the rate for weights that are not embeddings)", movielens,

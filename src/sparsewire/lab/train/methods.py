@@ -1,7 +1,8 @@
 """The training methods that `sparsewire lab train` compares, and how they are written.
 
-A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` and a scheme. Settings
-follow after semicolons: those of `attach` for schemes, of `local_steps` for `local:`, of the hook for torch's own.
+A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` and a scheme; `attach`
+and `local-steps` choose their scheme by the optimizer and the steps. Settings follow after semicolons: those of
+`attach` for schemes, of `local_steps` for `local:`, of the hook for torch's own.
 `falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
 """
 
@@ -25,6 +26,7 @@ from .hooks import HOOKS
 
 PLAIN, LOCAL, AUTO = "ddp", "local:", "auto"
 TORCH = {PLAIN: "none", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd", "post-local-sgd": "post_local"}
+CHOSEN = {"attach": "sparsewire", "local-steps": "local"}  # without a scheme
 PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
 OURS = {"fitted", "falling"}
 GIVEN = {"model", "module", "scheme", "optimizer", "group"}  # not settings
@@ -52,6 +54,8 @@ class Method:
         if rest.pop("falling", False):
             assert self.scheme is not None
             rest["falling"] = [steps, scheme(self.scheme).select.ratio]  # type: ignore[attr-defined]
+        if self.text.partition(";")[0] in CHOSEN:
+            rest.setdefault("total_steps", steps)
         given = {} if self.scheme is None else {"scheme": self.scheme}
         return {"hook": self.hook, **given, **rest}
 
@@ -78,8 +82,8 @@ def _short(text: str) -> str:
 
 
 def _hook(head: str) -> tuple[str, str | None]:
-    if head in TORCH:
-        return TORCH[head], None
+    if head in TORCH or head in CHOSEN:
+        return (TORCH | CHOSEN)[head], None
     return ("local", head.removeprefix(LOCAL).strip()) if head.startswith(LOCAL) else ("sparsewire", head)
 
 
@@ -120,7 +124,9 @@ def _refuse_unknown(head: str) -> None:
     """Refuses a misspelt method; a scheme whose later parts are wrong has an error of its own."""
     schemes = [AUTO, *PRESETS, *codecs("select")]
     word = re.split(r"[\s(|:=]", head, maxsplit=1)[0]
-    if word in TORCH:
+    if word in (*TORCH, *CHOSEN):
         raise InputError(f"{head!r} is not a method: settings of {word} follow after semicolons: {word}; name=value")
     if word not in (*schemes, *SLOTS):
-        raise InputError(f"there is no method {word!r}{nearest(word.lower(), [*TORCH, f'{LOCAL}…', *schemes])}")
+        raise InputError(
+            f"there is no method {word!r}{nearest(word.lower(), [*TORCH, *CHOSEN, f'{LOCAL}…', *schemes])}"
+        )

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,6 +23,7 @@ from sparsewire.core.files import PathLike
 from sparsewire.core.statefile import reading
 from sparsewire.errors import InputError
 from sparsewire.training.checkpoints import fits
+from sparsewire.training.nodes.shards import ShardGrid
 from sparsewire.training.together import together
 
 from ..ddp.link import Link
@@ -42,7 +43,7 @@ def save_dcp(link: Link, path: PathLike) -> None:
     from torch.distributed import checkpoint as dcp
 
     state, _ = together(link.gather, lambda: (_to_save(link, path), None))
-    dcp.save(state, checkpoint_id=path, process_group=link._hook.group)
+    dcp.save(state, checkpoint_id=path, process_group=link.process_group)
 
 
 def load_dcp(link: Link, path: PathLike) -> None:
@@ -51,10 +52,15 @@ def load_dcp(link: Link, path: PathLike) -> None:
     All ranks go on, or all raise the error of the first that cannot, and stay as they are.
     """
     (saved, ranks), _ = together(link.gather, lambda: (_saved(path), None))
-    states = _states(link, path, saved, [link.comm.rank] if len(ranks) == link.comm.size else ranks)
+    if isinstance(link.grid, ShardGrid):
+        from . import dcp_shards
+
+        link.take_over(dcp_shards.load(cast(Any, link), path, saved, ranks))
+        return
+    states = read_states(link, path, saved, [link.comm.rank] if len(ranks) == link.comm.size else ranks)
     (), alike = together(link.gather, lambda: ((), _fits(link, path, states[0])))
     if len(states) < len(ranks) and not all(alike):  # the ranks are on other machines than they were
-        states = _states(link, path, saved, ranks)
+        states = read_states(link, path, saved, ranks)
     ready, _ = together(link.gather, lambda: (_read(link, path, states), None))
     link.take_over(ready)
 
@@ -62,7 +68,11 @@ def load_dcp(link: Link, path: PathLike) -> None:
 def _to_save(link: Link, path: PathLike) -> Tensors:
     if (Path(path) / ".metadata").exists() and not _ranks(_metadata(path)):
         raise InputError(f"{path} holds another checkpoint, which would be lost: give sparsewire a folder of its own")
-    return _flatten(link.state_dict())
+    if isinstance(link.grid, ShardGrid):
+        from . import dcp_shards
+
+        return dcp_shards.to_entries(cast(Any, link))
+    return flatten(link.state_dict())
 
 
 def _saved(path: PathLike) -> tuple[dict[str, Any], list[int]]:
@@ -74,28 +84,34 @@ def _saved(path: PathLike) -> tuple[dict[str, Any], list[int]]:
     return saved, ranks
 
 
-def _states(link: Link, path: PathLike, saved: Mapping[str, Any], ranks: Sequence[int]) -> list[State]:
+def read_states(link: Link, path: PathLike, saved: Mapping[str, Any], ranks: Sequence[int]) -> list[State]:
     """Some ranks' states. torch's reader is a collective, which fails on all ranks or on none."""
-    from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint.api import CheckpointException
 
     def empty() -> tuple[Tensors, None]:
-        prefixes = tuple(_prefix(rank) for rank in ranks)
+        prefixes = tuple(prefix(rank) for rank in ranks)
         with reading(path):
             return {key: torch.empty(kept.size, dtype=kept.properties.dtype)
                     for key, kept in saved.items() if key.startswith(prefixes)}, None  # fmt: skip
 
     tensors, _ = together(link.gather, empty)
+    read_entries(link, path, tensors)
+
+    def states() -> tuple[list[State], None]:
+        with reading(path):
+            return [unflatten(tensors, rank) for rank in ranks], None
+
+    return together(link.gather, states)[0]
+
+
+def read_entries(link: Link, path: PathLike, tensors: Tensors) -> None:
+    """Fills the tensors with the folder's entries of these keys."""
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
     try:
-        dcp.load(tensors, checkpoint_id=path, process_group=link._hook.group)
+        dcp.load(tensors, checkpoint_id=path, process_group=link.process_group)
     except (CheckpointException, Exception) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-
-    def unflatten() -> tuple[list[State], None]:
-        with reading(path):
-            return [_unflatten(tensors, rank) for rank in ranks], None
-
-    return together(link.gather, unflatten)[0]
 
 
 def _fits(link: Link, path: PathLike, state: State) -> bool:
@@ -121,26 +137,26 @@ def _ranks(keys: Iterable[str]) -> list[int]:
     return sorted(int(match[1]) for key in keys if (match := _PLAIN.match(key)))
 
 
-def _prefix(rank: int) -> str:
+def prefix(rank: int) -> str:
     return f"rank{rank:05d}."
 
 
-def _flatten(state: State) -> Tensors:
+def flatten(state: State) -> Tensors:
     """Tensors with the path to them as key; everything else in one JSON text with the same nesting, and checksums."""
     tensors: Tensors = {}
     plain = json.dumps(_split(state, "", tensors))
-    text = json.dumps({"state": plain, "digest": _digest(plain, tensors)})
+    text = json.dumps({"state": plain, "digest": digest(plain, tensors)})
     packed = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    return {_prefix(state["rank"]) + key: tensor for key, tensor in {"plain": packed, **tensors}.items()}
+    return {prefix(state["rank"]) + key: tensor for key, tensor in {"plain": packed, **tensors}.items()}
 
 
-def _digest(plain: str, tensors: Tensors) -> str:
+def digest(plain: str, tensors: Tensors) -> str:
     """Of one rank's entries: torch's files have no checksum."""
-    digest = hashlib.blake2b(plain.encode(), digest_size=16)
+    found = hashlib.blake2b(plain.encode(), digest_size=16)
     for key, tensor in sorted(tensors.items()):
-        digest.update(f"\0{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        found.update(f"\0{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _split(value: Any, path: str, tensors: Tensors) -> Any:
@@ -153,10 +169,10 @@ def _split(value: Any, path: str, tensors: Tensors) -> Any:
     return value
 
 
-def _unflatten(tensors: Mapping[str, torch.Tensor], rank: int) -> State:
-    mine = {key.removeprefix(_prefix(rank)): kept for key, kept in tensors.items() if key.startswith(_prefix(rank))}
+def unflatten(tensors: Mapping[str, torch.Tensor], rank: int) -> State:
+    mine = {key.removeprefix(prefix(rank)): kept for key, kept in tensors.items() if key.startswith(prefix(rank))}
     text = json.loads(mine.pop("plain").numpy().tobytes())
-    if _digest(text["state"], mine) != text["digest"]:
+    if digest(text["state"], mine) != text["digest"]:
         raise InputError(f"the state of rank {rank} does not match its checksum, so bytes of it have changed")
     state: State = _join(json.loads(text["state"]), mine)
     return state

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.scheme import Spec
@@ -18,6 +19,9 @@ from ..optimizers import NOT_GIVEN, Given
 from .link import Link
 from .opening import Options, open_link
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 def attach(
     model: torch.nn.Module, scheme: Spec | Auto | None = None, *, optimizer: Given = NOT_GIVEN,
@@ -26,11 +30,13 @@ def attach(
     exclude: Exclude = (), warmup_steps: int = 0, ratio_schedule: Ratios | None = None, follow_rate: bool = False,
     clip_norm: float | None = None, scaler: torch.amp.GradScaler | None = None, seed: int = 0,
     on_step: Callable[[dict[str, Any]], None] | None = None, timeout: float | None = None,
-    nodes: int | str | None = None,
+    nodes: int | str | None = None, on_divergence: str | None = "warn",
+    replicas: DeviceMesh | dist.ProcessGroup | None = None,
 ) -> Link:  # fmt: skip
     """Compresses the model's gradients from the next backward on. Every rank calls it, with the same arguments.
 
-    model: wrapped in DistributedDataParallel; torch.compile or Lightning Fabric may be around that.
+    model: wrapped in DistributedDataParallel, or with `replicas` sharded by FSDP2's fully_shard; torch.compile or
+        Lightning Fabric may be around that.
     scheme: None chooses everything by the optimizer and total_steps, and rank 0 logs the choice (`link.recipe`). Or a
         string, dict or `Scheme`, e.g. "topk(1%) | indices=rice | values=qsgd(bits=7)", whose memory is chosen if it
         names none; or "auto" (`Auto`): dense or compressed, whichever is faster here, measured while it runs.
@@ -56,10 +62,19 @@ def attach(
     timeout: seconds that a collective may wait for a rank; by default as long as the model's own process group.
     nodes: "auto", or how many ranks one after another share a machine: these average dense among themselves first, and
         each compresses and exchanges one part of every parameter with its like on the other machines.
+    on_divergence: "warn" has rank 0 log once if what waits runs away beside the gradient; "dense" also sends it and
+        goes on dense for a while; None: nobody looks.
+    replicas: for a model that FSDP2 has sharded over a mesh of one dimension: the mesh (or group) of the ranks that
+        hold the same shard, mesh["replicate"]. Shards are averaged by FSDP, replicas by sparsewire.
 
     A setting that one rank refuses is an error on every rank, at once.
     """
-    return open_link(model, Options(
+    options = Options(
         scheme, optimizer, total_steps, coverage, ratio, memory, select_per, dense_below, exclude, warmup_steps,
-        ratio_schedule, follow_rate, clip_norm, scaler, seed, on_step, timeout, nodes,
-    ))  # fmt: skip
+        ratio_schedule, follow_rate, clip_norm, scaler, seed, on_step, timeout, nodes, on_divergence, replicas,
+    )  # fmt: skip
+    if replicas is None:
+        return open_link(model, options)
+    from ..fsdp.opening import open_fsdp
+
+    return open_fsdp(model, options)

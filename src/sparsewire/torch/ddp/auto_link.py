@@ -47,6 +47,10 @@ def auto_settings(settings: Settings, auto: Auto) -> Settings:
     """The settings with a schedule that the controller sets; each candidate must suit them."""
     if settings.nodes not in (None, 1):
         raise InputError("auto predicts ranks that are all alike: leave nodes out, or name a scheme instead of auto")
+    if settings.on_divergence == "dense":
+        raise InputError(
+            'auto goes dense where that is faster: write on_divergence="warn", or a scheme instead of auto'
+        )
     schedule = settings.schedule
     for plan in auto.plans:
         replace(settings, schedule=SchemeSchedule(usable(plan), schedule.warmup_steps, schedule.ratios))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from sparsewire.core.sparse import Sparse, work_dtype
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
+from sparsewire.kernels.device.array import DeviceArray
 from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.layout import Buffer, Slice
 
@@ -51,9 +53,13 @@ class Bucket:
     def dtype(self) -> str:
         return str(self.numbers.dtype).removeprefix("torch.")
 
-    def as_buffer(self, staging: BufferPool) -> Buffer:
-        """The bucket for the averager. Its own memory is used where it is in the work dtype and on the CPU."""
+    def as_buffer(self, staging: BufferPool, on_device: bool = False) -> Buffer:
+        """The bucket for the averager: where it lies, or as an array of the host, which is the bucket's own memory if
+        it is in the work dtype and on the CPU."""
         tensor = self.numbers.detach()
+        if on_device:
+            numbers: Any = DeviceArray(tensor)
+            return Buffer(self.slices, self.dtype, lambda: numbers)
         if tensor.device.type == "cpu" and tensor.dtype in IN_PLACE:
             flat = tensor.numpy()
             return Buffer(self.slices, self.dtype, lambda: flat)

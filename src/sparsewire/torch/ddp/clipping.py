@@ -7,12 +7,15 @@ number that torch counts up with every change in place. GradScaler.unscale_ does
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from sparsewire.training.schedule import Settings
+
+from ..tensors import local
 
 TEXT = (
     "gradients were changed between backward and optimizer.step(), as clip_grad_norm_ does: that clips what has waited "
@@ -26,7 +29,8 @@ class ClipWatch:
     def __init__(self, names: Mapping[torch.Tensor, str], settings: Settings) -> None:
         sparse = (one for one, name in names.items() if settings.is_sparse(name, one.numel()))
         self._parameter = next(sparse, None)
-        self._left: tuple[int, int] | None = None
+        self._left: tuple[int, float] | None = None
+        self._scaled = settings.scale is not None
 
     def begin(self) -> None:
         """Called in a hook of DDP's last bucket: the gradient is noted once DDP, which comes first, has written it."""
@@ -34,20 +38,27 @@ class ClipWatch:
             return
         engine: Any = torch.autograd.Variable._execution_engine
         with contextlib.suppress(RuntimeError):  # no backward: a rank that has joined goes along with the others
-            engine.queue_callback(lambda: engine.queue_callback(self._note))
+            engine.queue_callback(lambda: engine.queue_callback(self.note))
 
     def stop(self) -> None:
         """Nothing is noticed from now on."""
         self._parameter = self._left = None
 
-    def _note(self) -> None:
+    def note(self) -> None:
+        """The gradient is now as the optimizer should find it."""
         self._left = self._now()
 
-    def _now(self) -> tuple[int, int] | None:
+    def _now(self) -> tuple[int, float] | None:
+        """Where the gradient is, and a number that changes with it: its version, or the sum of a shard, whose changes
+        torch does not count up; but a GradScaler changes the sum as well."""
         gradient = None if self._parameter is None else self._parameter.grad
         if gradient is None or gradient.layout != torch.strided or gradient.is_inference():
             return None
-        return gradient.data_ptr(), gradient._version
+        shard = local(gradient)
+        if shard is gradient:
+            return gradient.data_ptr(), gradient._version
+        total = 0.0 if self._scaled else float(shard.sum())
+        return (shard.data_ptr(), total) if math.isfinite(total) else None
 
     def changed(self) -> str:
         """What is wrong where the same gradient has been changed since; asked once after each backward."""

@@ -61,10 +61,14 @@ class CommThread:
 
     def send(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """Queues the bucket; DDP waits for the future, which gives the bucket's own buffer after an error."""
+        return self.watched(self.put(bucket), bucket.is_last)
+
+    def put(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+        """The same for a caller that waits for the future itself, and then raises `error`."""
         buffer = bucket.buffer
         promise = future_on(buffer.device)
         self._queue.put(QueuedBucket(bucket, promise, buffer, mark(buffer.device)))
-        return self.watched(promise, bucket.is_last)
+        return promise
 
     def fail(self, error: BaseException, promise: torch.futures.Future[torch.Tensor], fallback: torch.Tensor) -> None:
         """Takes note that a promise made outside of this thread has failed, as if the thread's own work had."""
@@ -76,7 +80,7 @@ class CommThread:
         if torch._C._current_graph_task_id() < 0:  # DDP's join() calls hooks outside of backward
             return promise.then(self._result)
         if is_last:
-            _at_the_end_of_backward(self._raise)
+            at_the_end_of_backward(self._raise)
         return promise
 
     def stop(
@@ -145,7 +149,8 @@ class CommThread:
             raise self.error
 
 
-def _at_the_end_of_backward(call: Callable[[], None]) -> None:
-    """Behind DDP's own callback, which is queued later than this but waits for the futures and tidies up."""
+def at_the_end_of_backward(call: Callable[[], None]) -> None:
+    """Behind the engine's own callback: DDP's is queued later than this, waits for the futures and tidies up; FSDP's
+    reduces what backward has not come by."""
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(lambda: engine.queue_callback(call))

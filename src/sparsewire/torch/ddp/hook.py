@@ -1,5 +1,6 @@
 """The communication hook that DDP calls. DDP reads its annotations, so they must not be postponed to strings here."""
 
+import sys
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -7,7 +8,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sparsewire.errors import SparsewireError
+from sparsewire.errors import InputError, SparsewireError
+
+BUCKETS = (
+    "torch.compile's python_reducer gives hooks one gradient at a time, without names or an end, and an exchange needs "
+    'DDP\'s buckets: write torch._dynamo.config.optimize_ddp = "ddp_optimizer"'
+)
 
 
 class Attached(Protocol):
@@ -34,7 +40,9 @@ _registered: WeakKeyDictionary[DistributedDataParallel, HookState] = WeakKeyDict
 
 def free_hook(model: DistributedDataParallel) -> HookState:
     """The model's hook, which must be free; registered once, as DDP allows no second."""
-    state = _registered.get(model)
+    state, dynamo = _registered.get(model), sys.modules.get("torch._dynamo.config")
+    if "python_reducer" in str(getattr(dynamo, "optimize_ddp", "")):
+        raise InputError(BUCKETS)
     if state is None:
         state = HookState(model.process_group)
         model.register_comm_hook(state, sparsewire_hook)
@@ -45,6 +53,8 @@ def free_hook(model: DistributedDataParallel) -> HookState:
 
 
 def sparsewire_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    if isinstance(bucket, tuple):
+        raise InputError(BUCKETS)
     if state.link is not None:
         return state.link.handle(bucket)
     return _all_reduce(state.group, bucket)

@@ -33,6 +33,7 @@ from ..tensors import to_arrays, to_tensors
 from .bucket import Bucket, to_coo
 from .clipping import ClipWatch
 from .comm_thread import CommThread, QueuedBucket
+from .device_path import DevicePath
 from .hook import HookState
 
 logger = logging.getLogger("sparsewire")
@@ -47,10 +48,9 @@ class Link:
     ) -> None:  # fmt: skip
         self.comm: Communicator = group.comm
         self.recipe = recipe
-        sizes = real_sizes({name: parameter for parameter, name in names.items()})
-        self.averager = Averager(group.comm, settings, sizes)
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
-        self._staging, self._fourier = BufferPool(), fourier
+        self.averager = self._make_averager(settings)
+        self._staging, self._fourier, self._device_path = BufferPool(), fourier, DevicePath()
         self._step: list[QueuedBucket] = []
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
         hook.link = self
@@ -58,6 +58,10 @@ class Link:
         if fit is not None:
             averager = self.averager  # not the link: the optimizer outlives it
             fit.attach(lambda: averager.was_sparse, self._watch.changed)
+
+    def _make_averager(self, settings: Settings) -> Averager:
+        named = {name: parameter for parameter, name in self._names.items()}
+        return Averager(self._group.comm, settings, real_sizes(named))
 
     # --- what users call ---
 
@@ -77,6 +81,11 @@ class Link:
     @property
     def attached(self) -> bool:
         return self._hook.link is self
+
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """torch's group of all ranks of this link."""
+        return self._hook.group
 
     def __repr__(self) -> str:
         state = f"at step {self.step}" if self.attached else "detached"
@@ -197,8 +206,10 @@ class Link:
             x = to_host(bucket.buffer)
             assert isinstance(x, Sparse)
             self.averager.put_sparse(bucket.slices[0].name, x)
-        else:
-            self.averager.put_buffers([bucket.as_buffer(self._staging)])
+        elif bucket.slices:
+            plan = self.averager.scheme or self.settings.schedule.scheme
+            on_device = self._device_path.takes(bucket.buffer, plan, self.averager.nodes.grid.parts)
+            self.averager.put_buffers([bucket.as_buffer(self._staging, on_device)])
         if bucket.is_last:
             self._finish()
 

@@ -22,6 +22,7 @@ from ..optimizers import Fit, Given, check_follow_rate, fit_optimizers, read_opt
 from ..prune import find_masks, masked
 from .auto_link import AutoLink, auto_settings, open_controller
 from .choose import auto_of, choose, say, sparse_ones
+from .engine import engine_for
 from .fourier import fourier_for
 from .hook import HookState, free_hook
 from .link import Link
@@ -51,6 +52,8 @@ class Options:
     on_step: Callable[[dict[str, Any]], None] | None
     timeout: float | None
     nodes: int | str | None
+    on_divergence: str | None
+    replicas: Any = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,14 @@ def open_link(model: torch.nn.Module, options: Options) -> Link:
 
 
 def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, options: Options) -> Plan:
+    recipe, auto, settings, fit = read_options(named, options)
+    if settings.schedule.scheme.exchange.uses_masks:
+        settings = replace(settings, masks=find_masks(named, wrapped.module))
+    return Plan(recipe, auto, settings, fit, free_hook(wrapped))
+
+
+def read_options(named: Named, options: Options) -> tuple[Recipe, Auto | None, Settings, Fit | None]:
+    """What the arguments come to for these parameters: chosen, and checked as far as one rank can."""
     behind, dense = read_optimizers(options.optimizer), excluded(named, options.exclude)
     recipe = choose(
         options.scheme, options.optimizer, behind, sparse_ones(behind, named, dense, options.dense_below),
@@ -97,21 +108,22 @@ def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, opti
         recipe.ratio_schedule, options.scaler, options.seed, options.on_step, options.timeout, options.clip_norm,
         options.nodes,
     )  # fmt: skip
+    settings = replace(settings, on_divergence=options.on_divergence)
     if auto is not None:
         settings = auto_settings(settings, auto)
     fit = fit_optimizers(behind, settings, named)
     check_follow_rate(options.follow_rate, fit)
     if fit is not None:
         settings = replace(settings, momenta=fit.momenta, rates=fit.rates, follow_rate=options.follow_rate)
-    if settings.schedule.scheme.exchange.uses_masks:
-        settings = replace(settings, masks=find_masks(named, wrapped.module))
-    return Plan(recipe, auto, settings, fit, free_hook(wrapped))
+    return recipe, auto, settings, fit
 
 
 def _connect(named: Named, group: CommGroup, plan: Plan) -> Link:
     recipe, auto, settings = plan.recipe, plan.auto, plan.settings
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named.items()}
     fourier = fourier_for(group.comm, [settings.schedule.scheme] if auto is None else auto.plans, names)
+    if plan.settings.nodes in (None, 1):
+        group.comm.engine = engine_for(group, plan.hook.group, names)
     say(recipe, group.comm.rank)
     if auto is None:
         return Link(names, group, settings, plan.hook, plan.fit, fourier, recipe)

@@ -21,15 +21,16 @@ from sparsewire.training.agree import agree
 from sparsewire.training.local import round_states
 from sparsewire.training.local.membership import join
 from sparsewire.training.local.rounds import CALLED, LAST, Plan, Rounds
+from sparsewire.training.local.settings import LocalSettings
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
 
 from ..group import GRACE
 from ..tensors import to_arrays, to_tensors
+from .groups import Group, open_group
 from .meetings import Meetings
 from .model import LocalModel, share_rest
 from .pending_exchange import PendingExchange, SavedExchange
-from .settings import Group, LocalSettings, open_group
 
 
 class LocalLink:
@@ -170,8 +171,7 @@ class LocalLink:
     def _enter(self, group: Group, new: bool) -> None:
         """Joins the group: all ranks have the same settings, meeting and common weights then, or all of them raise."""
         try:
-            model = {**self._model.tensors, **self._model.rest}
-            agree(group.comm, self._settings, model, self._options.agreed(self.rounds.plan))
+            agree(group.everyone, self._settings, self._model.agreed, self._options.agreed(self.rounds.plan))
             share_rest(self._model, group.comm, new)
             joined = join(self.rounds, group.comm, self._model.read(), new)
         except BaseException as error:

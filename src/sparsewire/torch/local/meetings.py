@@ -14,11 +14,13 @@ from sparsewire.errors import InputError, add_note
 from sparsewire.kernels import Array
 from sparsewire.training.local.membership import Joined
 from sparsewire.training.local.rounds import DUE, Rounds, Visit
+from sparsewire.training.local.settings import LocalSettings
 
+from ..tensors import local
 from .background_call import BackgroundCall
+from .groups import Group
 from .model import LocalModel
 from .pending_exchange import PendingExchange
-from .settings import Group, LocalSettings
 from .traffic import Traffic
 
 logger = logging.getLogger("sparsewire")
@@ -40,7 +42,7 @@ class Meetings:
     def stats(self) -> dict[str, Any]:
         """As `LocalLink.stats` says."""
         sent, received = self.traffic.total(self.group.comm)
-        numbers = sum(tensor.numel() * (1 + tensor.is_complex()) for tensor in self.model.parameters.values())
+        numbers = sum(local(tensor).numel() * (1 + tensor.is_complex()) for tensor in self.model.parameters.values())
         return {
             "rounds": self.rounds.round,
             "meetings": self.rounds.meeting,

@@ -16,14 +16,21 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 
 from ..checks import named_parameters, plain
+from ..fsdp.private import has_units
+from ..tensors import local
 
 MOMENTA = ("momentum_buffer", "exp_avg")  # of SGD and RMSprop; of Adam and its relatives
 
 
 class LocalModel:
-    """The parameters that the optimizer steps, and the model's floating-point buffers if they are to be averaged."""
+    """The parameters that the optimizer steps, and the model's floating-point buffers if they are to be averaged.
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, buffers: bool) -> None:
+    Of a model that is sharded over the ranks of a replica, it is this rank's shards.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, buffers: bool, sharded: bool = False
+    ) -> None:
         self.optimizer: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise InputError(f"optimizer is a torch.optim.Optimizer, not {optimizer!r}")
@@ -32,7 +39,13 @@ class LocalModel:
                 "the model is inside DistributedDataParallel, which averages gradients in every step: give the plain "
                 "module to local_steps and train that, or use attach"
             )
-        self.parameters = _stepped(model, self.optimizer)
+        if has_units(model) and not sharded:
+            raise InputError(
+                "a model that FSDP2 has sharded needs its replicas: write local_steps(model, optimizer, …, "
+                'replicas=mesh["replicate"])'
+            )
+        self._stepped = _stepped(model, self.optimizer)
+        self.parameters = {name: x for name, x in self._stepped.items() if local(x).numel() or not x.numel()}
         self._model, self.averaged = model, _averaged(model) if buffers else frozenset()
         taking_part = self.tensors
         everything = {**named_parameters(model), **_buffers(model)}
@@ -43,6 +56,11 @@ class LocalModel:
         """All tensors that meetings exchange. Buffers are looked up: modules may put other tensors in their place."""
         buffers = {name: tensor for name, tensor in _buffers(self._model).items() if name in self.averaged}
         return {**self.parameters, **buffers}
+
+    @property
+    def agreed(self) -> dict[str, torch.Tensor]:
+        """All tensors, in an order that is the same on every rank, whichever shards it holds."""
+        return {**self._stepped, **self.tensors, **self.rest}
 
     def dtypes(self) -> dict[str, str]:
         return {name: str(_real(tensor).dtype).removeprefix("torch.") for name, tensor in self.tensors.items()}
@@ -65,7 +83,8 @@ class LocalModel:
         for tensor in self.rest.values():
             bits = _bits(tensor)
             theirs = torch.frombuffer(bytearray(data[start : start + bits.numel()]), dtype=torch.uint8)
-            tensor.detach().copy_(theirs.view(tensor.dtype).view(tensor.shape))
+            held = local(tensor.detach())
+            held.copy_(theirs.view(held.dtype).view(held.shape))
             start += bits.numel()
 
     def mask(self, sent: Mapping[str, Sparse]) -> None:
@@ -82,7 +101,8 @@ class LocalModel:
     def reset_nonfinite(self) -> None:
         """Zeroes the optimizer's state of every parameter for which it has become non-finite."""
         for state in self.optimizer.state.values():
-            tensors = [kept for kept in state.values() if isinstance(kept, torch.Tensor) and kept.is_floating_point()]
+            held = (kept for kept in state.values() if isinstance(kept, torch.Tensor) and kept.is_floating_point())
+            tensors = [local(kept) for kept in held]
             if not all(bool(kept.isfinite().all()) for kept in tensors):
                 for kept in tensors:
                     kept.zero_()
@@ -119,12 +139,13 @@ def _averaged(model: torch.nn.Module) -> frozenset[str]:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs."""
-    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    """Complex numbers as pairs, of what this rank holds."""
+    held = local(tensor.detach())
+    return torch.view_as_real(held) if held.is_complex() else held
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return local(tensor.detach()).contiguous().view(-1).view(torch.uint8)
 
 
 def _flat(tensor: torch.Tensor) -> Array:

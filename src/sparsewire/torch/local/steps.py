@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from sparsewire.codecs.scheme import Spec
 from sparsewire.comm import Communicator
+from sparsewire.errors import InputError
+from sparsewire.planning.auto import read_auto
 from sparsewire.training.agree import refuse
 from sparsewire.training.local.outer import OuterSpec
 from sparsewire.training.local.recipe import COVERAGE, local_scheme
 from sparsewire.training.local.round_schedule import Every
+from sparsewire.training.local.settings import LocalSettings, OnRound
 from sparsewire.training.recipe import check_numbers
 from sparsewire.training.schedule import Ratios
 from sparsewire.training.settings import Exclude
 
+from .groups import open_group
 from .link import LocalLink
 from .model import LocalModel
-from .settings import LocalSettings, OnRound, open_group
+from .shards import ShardGroup, ShardLink, open_shards
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+AUTO = "local_steps has no auto: name a scheme or a preset; attach(model, 'auto') is for DDP"
 logger = logging.getLogger("sparsewire")
 
 
@@ -31,7 +40,7 @@ def local_steps(
     ratio_schedule: Ratios | None = None, dense_below: int = 0, exclude: Exclude = (), buffers: str = "mean",
     fragments: int = 1, overlap: int = 0, mix: float = 1.0, seed: int = 0,
     group: dist.ProcessGroup | Communicator | None = None, on_round: OnRound | None = None,
-    timeout: float | None = None,
+    timeout: float | None = None, replicas: DeviceMesh | dist.ProcessGroup | None = None,
 ) -> LocalLink:  # fmt: skip
     """Lets every rank train alone; after `every` optimizer steps its weights' change is exchanged like a gradient.
 
@@ -55,25 +64,33 @@ def local_steps(
     group: a process group (a group of the same ranks is made beside it) or a `Communicator`; None: the default group.
     seed: for everything random. on_round: called after each meeting with a dict. timeout: seconds that a collective may
         wait for a rank.
+    replicas: for a model that FSDP2 has sharded within each replica: the mesh (or group) of the ranks that hold the
+        same shard, mesh["replicate"]. Each replica trains alone, and the change of each shard is exchanged.
 
     A setting that one rank refuses is an error on every rank, at once.
     """
-    opened = open_group(group, timeout, "local_steps")
+    opened = (
+        open_group(group, timeout, "local_steps") if replicas is None else open_shards(model, replicas, group, timeout)
+    )
     try:
         try:
             check_numbers(total_steps, coverage)
+            if read_auto(scheme) is not None:
+                raise InputError(AUTO)
             chosen = local_scheme(total_steps, every, coverage) if scheme is None else scheme
             options = LocalSettings(
                 chosen, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
                 fragments, overlap, mix, seed, on_round, timeout,
             )  # fmt: skip
-            inner = LocalModel(model, optimizer, buffers != "keep")
-            settings, plan = options.read(inner)
+            inner = LocalModel(model, optimizer, buffers != "keep", isinstance(opened, ShardGroup))
+            settings, plan = options.read(inner.parameters, inner.averaged)
         except Exception as error:
-            refuse(opened.comm, error)
+            refuse(opened.everyone, error)
             raise
-        if scheme is None and opened.comm.rank == 0:
+        if scheme is None and opened.everyone.rank == 0:
             logger.info("local_steps(model, optimizer, %r, every=%s)", chosen, plan.schedule)
+        if isinstance(opened, ShardGroup):
+            return ShardLink(inner, opened, options, opened.of_shard(settings), plan)
         return LocalLink(inner, opened, options, settings, plan)
     except BaseException:
         opened.leave()

@@ -7,8 +7,6 @@ taken out, and Adam's β1 is 0 for parameters that travel sparse, within `optimi
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,14 +14,12 @@ import torch
 
 from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.memory import NoMemory
-from sparsewire.errors import AccuracyWarning, InputError
+from sparsewire.errors import InputError
+from sparsewire.training.notices import say_once, warn_once
 from sparsewire.training.schedule import Settings
 
 from .families import Group
 from .owners import Behind
-
-logger = logging.getLogger("sparsewire")
-_said: set[str] = set()
 
 
 class Fit:
@@ -233,15 +229,3 @@ def without_optimizer(memory: Memory) -> None:
     else:
         return
     say_once(f"memory={memory} {what}; that is not checked: write attach(…, optimizer=optimizer)")
-
-
-def say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        logger.warning(text)
-
-
-def warn_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        warnings.warn(text, AccuracyWarning, stacklevel=4)

@@ -13,6 +13,7 @@ from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 
 from ..nodes.grid import Grid
+from ..nodes.shards import ShardGrid
 from ..residuals.reshard import reshard as reshard_states
 from ..residuals.reshard import reshard_buffers
 from ..residuals.saved import Saved, whole
@@ -114,6 +115,8 @@ def reshard(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = N
     Residuals are resharded so that their mean stays. In mid-round the change that each rank's weights have made is
     resharded in the same way: with half as many ranks each goes on from the mean of two.
     """
+    if "common" in saved[0] and (isinstance(grid, ShardGrid) or saved[0].get("nodes")):
+        return _reshard_shards(saved, grid)
     resharded = [_with_counts(state, saved) for state in reshard_states(saved, size, grid)]
     if not any(state.get("local") for state in saved):
         return resharded
@@ -122,6 +125,25 @@ def reshard(saved: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = N
     common = ordered[0]["common"]
     local = [{name: common[name] - change["local"] for name, change in mine.items()} for mine in changes]
     return [{**state, "local": mine, "pending": {}} for state, mine in zip(resharded, local, strict=True)]
+
+
+def _reshard_shards(saved: Sequence[Mapping[str, Any]], grid: Grid | None) -> list[dict[str, Any]]:
+    """Shard by shard: the ranks that have the same shard are a training of their own."""
+    parts = {(state.get("nodes") or {"parts": 1})["parts"] for state in saved}
+    if not isinstance(grid, ShardGrid) or parts != {grid.parts}:
+        here = 1 if grid is None else grid.parts
+        raise InputError(
+            f"local_steps with {max(parts)} shards was saved, here are {here}: resume it with as many shards"
+        )
+    found: dict[int, dict[str, Any]] = {}
+    for part in range(grid.parts):
+        mine = [state for state in saved if (state.get("nodes") or {"part": 0})["part"] == part]
+        ranks = [machine[part] for machine in grid.machines]
+        replicas = sorted(mine, key=lambda state: int((state.get("nodes") or {"machine": state["rank"]})["machine"]))
+        alone = [{**state, "rank": rank, "world_size": len(mine), "nodes": None} for rank, state in enumerate(replicas)]
+        for rank, state in zip(ranks, reshard(alone, len(ranks)), strict=True):
+            found[rank] = grid.labelled(state, rank)
+    return [found[rank] for rank in range(grid.size)]
 
 
 def _with_counts(state: dict[str, Any], saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class Rounds:
         self.averager.step = self.meeting
         total = max(arrival.total for arrival in arrivals)
         try:
-            changes, finite = {}, all(arrival.finite for arrival in arrivals)
+            changes, finite = {}, self._agreed(all(arrival.finite for arrival in arrivals))
             if finite:
                 changes = self._put(visit)
                 finite = self.averager.prepare()
@@ -172,6 +172,11 @@ class Rounds:
         self.prepared = Prepared(visit, changes, total, finite)
         self.comm.all_gather(b"", "held")
         return self.commit()
+
+    def _agreed(self, finite: bool) -> bool:
+        """Also for others that the host must ask: the shards of a replica."""
+        ask = self.averager.settings.agree
+        return finite if ask is None else ask(finite)
 
     def _put(self, visit: Visit) -> dict[str, Array]:
         """Hands the changes over, side by side: in dense rounds each buffer is a collective."""

@@ -85,9 +85,9 @@ class Flat:
         """The whole mean of a sparse gradient; of a dense one it comes when the part is written."""
         return mean
 
-    def agree(self, finite: bool, gain: float) -> tuple[bool, float]:
-        """Whether all of the step is finite, not only what this rank has seen; the mean of the parts' gains."""
-        return finite, gain
+    def agree(self, finite: bool, numbers: Sequence[float]) -> tuple[bool, Sequence[float]]:
+        """Whether all of the step is finite, not only what this rank has seen; means over the parts of a machine."""
+        return finite, numbers
 
     def stats(self) -> dict[str, Any]:
         return {}
@@ -175,9 +175,9 @@ class Nodes(Flat):
     def _entries(self, x: Sparse) -> tuple[int, int]:
         return self.grid.range(x.size, self._rank, unit=1)
 
-    def agree(self, finite: bool, gain: float) -> tuple[bool, float]:
-        spoiled, gains = self.inside.all_reduce(np.array([not finite, gain], np.float64)).tolist()
-        return not spoiled, gains / self.inside.size
+    def agree(self, finite: bool, numbers: Sequence[float]) -> tuple[bool, Sequence[float]]:
+        spoiled, *sums = self.inside.all_reduce(np.array([not finite, *numbers], np.float64)).tolist()
+        return not spoiled, [total / self.inside.size for total in sums]
 
     def stats(self) -> dict[str, Any]:
         written = 0 if self.memory is None else self.memory.bytes_written

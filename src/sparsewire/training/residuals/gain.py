@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsewire.codecs.contract import Energy, Memory
+from sparsewire.codecs.contract import Memory
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Energies
 
 FOLLOW = 0.02  # how much of a smaller share counts in each step
 STEPS = 1024  # to which a gain is rounded, in 1
@@ -32,7 +33,7 @@ class StepGain:
     def __init__(self, memory: Memory) -> None:
         self.largest = memory.largest_gain
         self.share, self.now = 0.0, 1.0  # a share of 0 is not known
-        self._measured: list[Energy] = []
+        self._measured: list[Energies] = []
 
     @property
     def own(self) -> float:
@@ -51,7 +52,7 @@ class StepGain:
         """The gain that the ranks' averaged messages tell."""
         return float(message[0][0]) if message else 1.0
 
-    def note(self, energy: Energy | None) -> None:
+    def note(self, energy: Energies | None) -> None:
         """What a tensor's memory measured in this step."""
         if energy is not None:
             self._measured.append(energy)
@@ -60,7 +61,8 @@ class StepGain:
         """After a finite step, the share follows; tensors may have come in any order."""
         if self.largest is None:
             return
-        total, sent = (math.fsum(getattr(energy, part) for energy in self._measured) for part in ("total", "sent"))
+        energies = [energy.read() for energy in self._measured]
+        total, sent = math.fsum(one[0] for one in energies), math.fsum(one[1] for one in energies)
         if not dense and not 0 < total < math.inf:
             return
         share = 1.0 if dense else min(1.0, sent / total)

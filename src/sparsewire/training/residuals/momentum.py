@@ -96,8 +96,8 @@ def to_optimizer(
 
 def _multiplied(mean: Array, gain: float) -> tuple[Array, Array]:
     """The entries of a mean, multiplied there as well."""
-    indices, values = kernels.threshold(mean, 1, threads=kernels.threads)
+    indices, values = kernels.of(mean).threshold(mean, 1)
     if gain != 1:
-        values *= values.dtype.type(gain)
+        values *= gain
         mean[indices] = values
     return indices, values

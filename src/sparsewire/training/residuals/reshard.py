@@ -51,13 +51,19 @@ def reshard_buffers(saved: Sequence[Mapping[str, Any]], size: int) -> list[dict[
     >>> [new["w"]["residual"].tolist() for new in reshard_buffers(old, 2)]
     [[2.0], [4.0]]
     """
-    return [_share_of(saved, rank, size) for rank in range(size)]
+    return [share_of(saved, rank, size) for rank in range(size)]
 
 
-def _share_of(saved: Sequence[Mapping[str, Any]], rank: int, size: int) -> dict[str, dict[str, Any]]:
+def givers(rank: int, old: int, size: int) -> list[int]:
+    """Whose buffers one of `size` ranks takes over, of `old`."""
+    return list(range(rank, old, size)) if size <= old else [rank % old]
+
+
+def share_of(saved: Sequence[Mapping[str, Any]], rank: int, size: int) -> dict[str, dict[str, Any]]:
+    """One of `size` ranks' part of all ranks' buffers; only those of its `givers` are looked at."""
     old = len(saved)
     share_of_rank: dict[str, dict[str, Any]] = {}
-    for giver in range(rank, old, size) if size <= old else [rank % old]:
+    for giver in givers(rank, old, size):
         takers = 1 if size <= old else len(range(giver, size, old))
         for name, buffers in saved[giver].items():
             for buffer, kept in buffers.items():

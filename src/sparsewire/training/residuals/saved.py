@@ -12,6 +12,7 @@ import numpy as np
 from sparsewire.codecs.contract import Memory
 from sparsewire.errors import InputError
 
+from ..guard import read_guard
 from ..model_select import ModelSelect
 from ..nodes.grid import Grid
 from .gain import read_share
@@ -29,6 +30,7 @@ class Saved:
     states: States
     selection: dict[str, Any]
     gain: dict[str, float]
+    guard: dict[str, Any]
 
     @classmethod
     def read(cls, state: Mapping[str, Any], scale: float) -> Saved:
@@ -41,7 +43,8 @@ class Saved:
             selection.multiply(factor)
             if not states.is_finite():
                 raise InputError(f"its numbers leave all bounds in the present loss scale, {scale}")
-        return cls(whole(state["step"], "step"), scale, states, selection.saved(), read_share(state.get("gain", {})))
+        gain, guard = read_share(state.get("gain", {})), read_guard(state.get("guard", {}), factor)
+        return cls(whole(state["step"], "step"), scale, states, selection.saved(), gain, guard)
 
 
 def whole(value: Any, what: str) -> int:

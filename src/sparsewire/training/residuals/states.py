@@ -18,8 +18,10 @@ from sparsewire.codecs.contract import State
 from sparsewire.core.sparse import DTYPES, Sparse, work_dtype
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array, all_finite
+from sparsewire.kernels.device import landed
 
 from ..layout import Segment, Slice
+from ..places import assign, is_used, same_memory, zeros_like
 
 BLOCK = 2**20
 LEAST_RATE = 1e-30  # a smaller one counts as zero
@@ -44,10 +46,12 @@ class StepMean:
     rate: float | None = None
 
     def add_to(self, out: Array, factor: float) -> None:
-        kernels.scatter_add(out, self.indices, self.values, factor)
+        entries = [(self.indices, self.values)]
+        ((indices, values),) = landed(entries) if kernels.on_host(out) else entries
+        kernels.of(out).scatter_add(out, indices, values, factor)
 
     def scaled(self, factor: float) -> StepMean:
-        return replace(self, values=self.values * self.values.dtype.type(factor))
+        return replace(self, values=self.values * float(factor))
 
     def change(self, rate: float | None) -> float:
         """η_{t−1}/η_t − 1: how the movement that it caused counts at another rate.
@@ -71,9 +75,9 @@ class States:
         self._joined: dict[tuple[Segment, str], Array] = {}
         self._held_back: list[tuple[Array, Array]] = []
 
-    def of(self, segment: Segment, buffers: Iterable[str], dtype: np.dtype[np.floating]) -> State:
-        """The segment's buffers. In place: what is written there is kept."""
-        return {buffer: self._buffer(segment, buffer, dtype) for buffer in buffers}
+    def of(self, segment: Segment, buffers: Iterable[str], like: Array) -> State:
+        """The segment's buffers, in the memory and the work dtype of its gradient. What is written there is kept."""
+        return {buffer: self._buffer(segment, buffer, like) for buffer in buffers}
 
     def of_sparse(self, name: str, x: Sparse, buffers: Iterable[str]) -> State:
         """Buffers for a tensor with sparse gradients. Pages that no gradient has touched take no memory."""
@@ -84,10 +88,10 @@ class States:
                 mine[buffer] = np.zeros(x.numel, work_dtype(x.dtype))
         return {buffer: mine[buffer] for buffer in buffers}
 
-    def _buffer(self, segment: Segment, buffer: str, dtype: np.dtype[np.floating]) -> Array:
+    def _buffer(self, segment: Segment, buffer: str, like: Array) -> Array:
         joined = self._joined.get((segment, buffer))
-        if joined is None or joined.dtype != dtype or not self._current(segment, buffer, joined):
-            joined = self._joined[segment, buffer] = self._join(segment, buffer, dtype)
+        if joined is None or not same_memory(joined, like) or not self._current(segment, buffer, joined):
+            joined = self._joined[segment, buffer] = self._join(segment, buffer, like)
         return joined
 
     def _current(self, segment: Segment, buffer: str, joined: Array) -> bool:
@@ -95,23 +99,24 @@ class States:
         views = [self.by_name.get(item.name, {}).get(buffer) for item in segment.members]
         return all(view is not None and view.base is joined for view in views)
 
-    def _join(self, segment: Segment, buffer: str, dtype: np.dtype[np.floating]) -> Array:
-        joined = np.zeros(segment.stop - segment.start, dtype)
+    def _join(self, segment: Segment, buffer: str, like: Array) -> Array:
+        joined = zeros_like(like, segment.stop - segment.start)
         for item in segment.members:
             view = joined[item.start - segment.start : item.stop - segment.start]
             mine = self.by_name.setdefault(item.name, {})
             if buffer in mine:
                 _check_size(item.name, mine[buffer].size, view.size)
-                view[:] = mine[buffer]
+                assign(view, mine[buffer])
             mine[buffer] = view
         self._joined = {key: array for key, array in self._joined.items() if self._current(*key, array)}
         return joined
 
-    def hold_back(
-        self, segment: Segment, item: Slice, buffers: Iterable[str], dtype: np.dtype[np.floating]
-    ) -> None:  # fmt: skip
-        """Takes the buffers of one of the segment's parameters away, until `put_back`."""
-        for kept in self.of(segment, buffers, dtype).values():
+    def hold_back(self, segment: Segment, item: Slice, state: State) -> None:
+        """Takes the buffers of one of the segment's parameters away, until `put_back`.
+
+        Perhaps no rank used the parameter: its mean is then dropped, and what was sent of its buffers would be lost.
+        """
+        for kept in state.values():
             part = kept[item.start - segment.start : item.stop - segment.start]
             self._held_back.append((part, part.copy()))
             part[:] = 0
@@ -127,6 +132,9 @@ class States:
         self.means = {name: mean.scaled(factor) for name, mean in self.means.items()}
         for buffers in self.by_name.values():
             for kept in buffers.values():
+                if not kernels.on_host(kept):
+                    kept *= factor
+                    continue
                 for part in _blocks(kept):
                     np.multiply(part, part.dtype.type(factor), out=part, where=part != 0)
 
@@ -149,7 +157,7 @@ class States:
 
     def unsent(self) -> list[str]:
         """Parameters with something left in a buffer."""
-        return [name for name, buffers in self.by_name.items() if any(kept.any() for kept in buffers.values())]
+        return [name for name, buffers in self.by_name.items() if any(map(is_used, buffers.values()))]
 
     def clear(self, name: str) -> None:
         """Nothing of a parameter waits any more."""
@@ -173,7 +181,7 @@ class States:
     def _saved(self, name: str, kept: Array) -> Any:
         rows = self.rows.get(name)
         if rows is None:
-            return kept.copy()
+            return kept.copy() if kernels.on_host(kept) else kernels.to_host(kept)
         table = kept.reshape(-1, rows.width)
         nonzero = np.flatnonzero(table.any(axis=1))
         values = table[nonzero].reshape(-1)
@@ -181,9 +189,10 @@ class States:
         return {"indices": nonzero, "values": values, "shape": shape, "dtype": dtype, "width": rows.width}
 
     def saved_means(self) -> dict[str, dict[str, Any]]:
+        entries = landed([(mean.indices, mean.values) for mean in self.means.values()])
         return {
-            name: {"indices": mean.indices, "values": mean.values, "rate": mean.rate}
-            for name, mean in self.means.items()
+            name: {"indices": indices, "values": values, "rate": mean.rate}
+            for (name, mean), (indices, values) in zip(self.means.items(), entries, strict=True)
         }
 
     @classmethod
@@ -208,6 +217,7 @@ class States:
         self._joined, self._held_back = {}, []
 
     def is_finite(self) -> bool:
+        """Asked of states that were read, which lie on the host."""
         arrays = [kept for buffers in self.by_name.values() for kept in buffers.values()]
         return all(map(all_finite, (*arrays, *(mean.values for mean in self.means.values()))))
 
@@ -220,6 +230,13 @@ def _rescale_residual(buffers: Mapping[str, Array], factor: float, lead: float) 
     """Multiplies what waits, in place."""
     residual, velocity = buffers.get("residual"), buffers.get("velocity")
     if residual is None:
+        return
+    if not kernels.on_host(residual):
+        residual *= factor
+        if velocity is not None:
+            moved = velocity.copy()
+            moved *= (1 - factor) * lead
+            residual += moved
         return
     for part, moving in zip(_blocks(residual), _blocks(residual if velocity is None else velocity), strict=True):
         kind = part.dtype.type

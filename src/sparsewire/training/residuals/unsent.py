@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.kernels import Array
 
-from ..layout import Segment, Slice, has_gradient
+from ..layout import Segment, Slice
 from ..schedule import Settings
 from .states import States
 
 
 def with_unsent(
-    item: Slice, x: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool = False
+    item: Slice, x: Array, plan: Scheme, settings: Settings, states: States, unused: Container[str], left: bool = False
 ) -> Array:
     """What a parameter has to send in full: its gradient x, if it is used here, and what sparse steps have left of it.
 
     `left`: the optimizer goes on with its momentum, so the step leaves nothing in the buffers. What is returned is x
     itself, or memory that holds until this thread needs it for another parameter.
     """
-    if _waits(used, plan, left):
-        return x
     known = plan.memory.remembers_dense and not left and settings.is_sparse(item.name, item.whole)
     if not known and item.name not in states.by_name:
         return x
-    return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x)
+    if _waits(item.name not in unused, plan, left):
+        return x
+    return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x), x)
 
 
 def reads_gradient(item: Slice, plan: Scheme, settings: Settings, left: bool) -> bool:
@@ -46,20 +48,9 @@ def flush(
     elif left:
         states.clear(item.name)
     else:
-        plan.memory.keep_dense(states.of(Segment((item,)), plan.memory.buffers, x.dtype), x, mean)
+        plan.memory.keep_dense(states.of(Segment((item,)), plan.memory.buffers, x), x, mean)
 
 
 def _waits(used: bool, plan: Scheme, left: bool) -> bool:
     """Whether what was not sent stays here: perhaps no rank used the parameter, and its mean will be dropped."""
     return (left or not plan.memory.remembers_dense) and not used
-
-
-def hold_back(segment: Segment, numbers: Array, plan: Scheme, states: States) -> None:
-    """Takes the buffers of parameters without a gradient here out of the step, until it ends.
-
-    Perhaps no rank used such a parameter: its mean is then dropped, and what was sent of its buffers would be lost.
-    """
-    for item in segment.members if plan.memory.buffers else ():
-        x = numbers[item.start : item.stop]
-        if not has_gradient(x):
-            states.hold_back(segment, item, plan.memory.buffers, x.dtype)

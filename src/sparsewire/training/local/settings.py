@@ -1,28 +1,22 @@
-"""The arguments of `local_steps`, checked before anything is sent: a refusal names the setting and its valid values."""
+"""The settings of local steps, checked before anything is sent: a refusal names the setting and its valid values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
-
-import torch.distributed as dist
 
 from sparsewire.codecs import presets
 from sparsewire.codecs.scheme import Scheme, Spec
 from sparsewire.codecs.scheme import scheme as read_scheme
-from sparsewire.comm import Communicator
-from sparsewire.errors import CommError, InputError, SchemeError
-from sparsewire.planning.auto import read_auto
-from sparsewire.training.failures import GivenGroup
-from sparsewire.training.local.outer import OuterSpec, outer_rule
-from sparsewire.training.local.round_schedule import Every, RoundSchedule, split
-from sparsewire.training.local.rounds import Plan
-from sparsewire.training.schedule import Ratios, SchemeSchedule, Settings, is_whole
-from sparsewire.training.settings import Exclude, is_positive, read_settings
+from sparsewire.errors import InputError, SchemeError
 
-from ..group import CommGroup
-from .model import LocalModel
+from ..schedule import Ratios, SchemeSchedule, Settings, is_whole
+from ..settings import Exclude, TensorLike, read_settings
+from .outer import OuterSpec, outer_rule
+from .round_schedule import Every, RoundSchedule, split
+from .rounds import Plan
 
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -48,10 +42,8 @@ class LocalSettings:
     on_round: OnRound | None
     timeout: float | None
 
-    def read(self, model: LocalModel) -> tuple[Settings, Plan]:
-        """Settings for the averager, and a plan for the rounds."""
-        if read_auto(self.scheme) is not None:
-            raise InputError("local_steps has no auto: name a scheme or a preset; attach(model, 'auto') is for DDP")
+    def read(self, parameters: Mapping[str, TensorLike], plain: frozenset[str] = frozenset()) -> tuple[Settings, Plan]:
+        """Settings for the averager of these parameters, and a plan for the rounds; `plain` tensors take their mean."""
         preset = presets.local_settings(self.scheme)
         self._check()
         every = self._chosen("every", preset)
@@ -59,21 +51,20 @@ class LocalSettings:
             raise InputError("every is missing: how many optimizer steps a round has, e.g. every=10")
         outer = outer_rule(self._chosen("outer", preset, "sgd"))
         mask = bool(self._chosen("mask_momentum", preset, False))
-        plan = Plan(RoundSchedule(every, self.fragments, self.overlap), outer, model.averaged, self.fragments, mask)
-        split({name: tensor.numel() for name, tensor in model.parameters.items()}, self.fragments)
-        return self._settings(model, preset, plan), plan
+        plan = Plan(RoundSchedule(every, self.fragments, self.overlap), outer, plain, self.fragments, mask)
+        split({name: math.prod(tensor.shape) for name, tensor in parameters.items()}, self.fragments)
+        return self._settings(parameters, preset, plan), plan
 
     def _chosen(self, name: str, preset: dict[str, Any], default: Any = None) -> Any:
         given = getattr(self, name)
         return preset.get(name, default) if given is None else given
 
-    def _settings(self, model: LocalModel, preset: dict[str, Any], plan: Plan) -> Settings:
+    def _settings(self, parameters: Mapping[str, TensorLike], preset: dict[str, Any], plan: Plan) -> Settings:
         scheme = with_mean(read_scheme(self.scheme), self._chosen("mean", preset))
         if plan.keep_sent and not scheme.transform.is_identity:
             raise InputError(
                 f"mask_momentum needs transform=identity: {scheme.transform} spreads what is sent over all entries"
             )
-        parameters: Any = model.parameters
         settings = read_settings(
             parameters, scheme, "parameter", self.dense_below, self.exclude, self.dense_rounds, self.ratio_schedule,
             None, self.seed, None, self.timeout, None,
@@ -142,19 +133,3 @@ class Stretched:
 
     def __call__(self, meeting: int) -> float | None:
         return self.ratios(meeting // self.fragments)
-
-
-Group = CommGroup | GivenGroup
-
-
-def open_group(group: dist.ProcessGroup | Communicator | None, timeout: float | None, call: str) -> Group:
-    """A process group gets one of its own beside it; a communicator is used as it is."""
-    if isinstance(group, Communicator):
-        if timeout is not None:
-            raise InputError("timeout= is for process groups; a communicator has a timeout of its own")
-        return GivenGroup(group)
-    if not dist.is_initialized():
-        raise CommError("torch.distributed has no process group: call init_process_group first, or pass group=")
-    own = group if group is not None else dist.group.WORLD
-    assert own is not None
-    return CommGroup(own, timeout if is_positive(timeout) else None, call)

@@ -1,0 +1,53 @@
+"""Whether a bucket is worked on where it lies, or as a copy on the host.
+
+`SPARSEWIRE_DEVICE_PATH=off` copies the buckets of accelerators to the host whole, and `force` takes the path of devices
+for CPU tensors as well, which gives the same bits there: it is for tests.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+
+import torch
+
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.errors import InputError
+
+VARIABLE, SETTINGS = "SPARSEWIRE_DEVICE_PATH", ("auto", "force", "off")
+logger = logging.getLogger("sparsewire")
+
+
+class DevicePath:
+    """The rule of one link: it says once in the log what of a scheme needs the host."""
+
+    def __init__(self) -> None:
+        self._setting = os.environ.get(VARIABLE, "auto")
+        if self._setting not in SETTINGS:
+            raise InputError(f"{VARIABLE}={self._setting}: set it to one of {', '.join(SETTINGS)}")
+        self._said: set[str] = set()
+
+    def takes(self, bucket: torch.Tensor, plan: Scheme, parts: int) -> bool:
+        """Whether this bucket stays where it is; `parts` are the parts that machines with several ranks cut it into."""
+        if self._setting == "off" or (bucket.device.type == "cpu" and self._setting != "force"):
+            return False
+        if parts > 1 or not plan.memory.on_device:
+            self._say(f"memory={plan.memory.id}" if parts == 1 else "nodes", "gradients are copied to the host whole")
+            return False
+        if not plan.transform.is_identity:
+            self._say(f"transform={plan.transform.id}", "compensated gradients are copied to the host whole")
+        elif not plan.select.on_device:
+            self._say(f"select={plan.select.id}", "compensated gradients are copied to the host whole")
+        return True
+
+    def kind(self, parameters: Iterable[torch.Tensor]) -> str:
+        """The kind of device that all buckets stay on, "" if they do not."""
+        kinds = {parameter.device.type for parameter in parameters}
+        stays = self._setting != "off" and len(kinds) == 1 and (kinds != {"cpu"} or self._setting == "force")
+        return kinds.pop() if stays else ""
+
+    def _say(self, what: str, follows: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            logger.info("%s has no kernel for devices: %s", what, follows)

@@ -1,0 +1,58 @@
+"""The model's own engine, for what travels dense from gradients on devices.
+
+Frames are bytes of the host and travel over gloo, in a group of the communication thread's own. Dense steps and dense
+parameters are added up where they lie, by the group that DDP was given (NCCL, or whatever it is), if all ranks have
+their gradients on devices of one kind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+
+from sparsewire.comm.torch import TorchCommunicator
+from sparsewire.errors import CommError
+
+from ..group import CommGroup
+from .device_path import DevicePath
+
+CHANNEL = "device"
+PAUSE = 0.0005  # seconds between looks at a collective on an accelerator
+
+
+class ModelEngine:
+    """Adds up tensors of devices over the ranks. Waiting ends when another rank says that it fails."""
+
+    def __init__(self, comm: TorchCommunicator, group: CommGroup) -> None:
+        self._comm, self._group = comm, group
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """In the tensor's own memory; what is queued behind it sees the sum."""
+        if not tensor.numel():
+            return
+        work = self._comm.start_all_reduce(tensor)
+        if tensor.device.type == "cpu":
+            self._group.wait(work)
+        else:
+            self._await(work)
+
+    def _await(self, work: dist.Work) -> None:
+        while not work.is_completed():
+            if self._group.failed:
+                raise CommError("all_reduce: another rank has left")
+            time.sleep(PAUSE)
+        work.wait()  # the current stream goes on behind it
+
+
+def engine_for(
+    group: CommGroup, model: dist.ProcessGroup | None, parameters: Iterable[torch.Tensor]
+) -> ModelEngine | None:
+    """The model's engine, if it can take the gradients of all ranks. Every rank calls it."""
+    mine = DevicePath().kind(parameters)
+    kinds = {bytes(kind) for kind in group.comm.all_gather(mine.encode(), CHANNEL)}
+    if len(kinds) > 1 or not mine:
+        return None
+    return ModelEngine(group.comm if mine == "cpu" else group.comm.beside(model), group)

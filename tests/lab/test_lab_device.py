@@ -1,0 +1,95 @@
+"""`selfcheck` and `bench device` on the forced path: what they say is true, and bytes are counted exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sparsewire.cli.entry import main
+
+torch = pytest.importorskip("torch")
+from sparsewire.kernels.device import load, torch_ops  # noqa: E402
+from sparsewire.lab.device import bench, laws, parity, selfcheck  # noqa: E402
+from sparsewire.lab.device.traffic import counted  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laws, "SCHEMES", {name: laws.SCHEMES[name] for name in ("residual", "gain")})
+    monkeypatch.setattr(parity, "SIZES", (1, 4097))
+
+
+def test_it_passes_where_bits_are_the_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "report.json"
+    assert main(["selfcheck", "--quick", "--json", str(file)]) == 0
+    assert "passed: the same bits as on the host (the forced path" in capsys.readouterr().out
+    report = json.loads(file.read_text())
+    assert report["passed"] and report["facts"]["kernels"] == "torch" and report["bench"] is None
+
+
+def test_it_fails_where_a_kernel_differs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    right = torch_ops.accumulate
+    monkeypatch.setattr(torch_ops, "accumulate", lambda out, parts, scale: right(out, parts[::-1], scale * 1.0000001))
+    assert main(["selfcheck", "--quick"]) == 1
+    said = capsys.readouterr().out
+    assert "FAILED parity: random, 4097: accumulate" in said
+    assert "FAILED laws: host's bits: residual, float32" in said and "passed" not in said
+
+
+def test_a_kernel_that_raises_is_a_failure_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(torch_ops, "topk", broken)
+    failed = selfcheck.run(CPU, 1000, quick=True)["failed"]
+    assert any("topk (RuntimeError: no kernel image)" in line for line in failed)
+
+
+def test_a_device_that_is_not_there_is_a_line_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    for command in ("selfcheck", "bench device"):
+        assert main([*command.split(), "--device", "cuda"]) == 2
+        assert "write --device cpu for the forced path" in capsys.readouterr().err
+
+
+def test_bytes_are_those_of_arguments_and_results() -> None:
+    x, y = torch.zeros(1000), torch.zeros(1000, dtype=torch.bfloat16)
+    with counted() as traffic:
+        x + x.view(10, 100).view(-1)
+    assert (traffic.read, traffic.written) == (8000, 4000)
+    with counted() as traffic:
+        y.zero_()
+    assert (traffic.read, traffic.written) == (0, 2000)
+    with counted() as traffic:
+        x[torch.arange(10)]
+    assert (traffic.read, traffic.written) == (80 + 40, 80 + 40)  # arange is written, too
+
+
+def test_bytes_of_kernels_grow_with_the_array_alone() -> None:
+    module = load("torch_ops")
+    x, residual = torch.randn(1 << 16), torch.randn(1 << 16)
+    with counted() as traffic:
+        module.all_finite(x)
+    assert x.nbytes <= traffic.read <= x.nbytes + 64
+    indices, values = module.topk(x, 10)
+    with counted() as traffic:
+        module.compensate(residual, x, indices, values)
+    assert 3 * x.nbytes <= traffic.moved <= 6 * x.nbytes
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set")
+def test_the_table_has_every_kernel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench, "COUNTED", 1 << 13)
+    assert main(["bench", "device", "--size", "20000", "--repeat", "1", "--json", "-"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    keep = rows["keep"]
+    assert keep["ms"] > 0 and keep["native_ms"] > 0 and keep["moves_torch"] >= 1
+    if bench.measure.has("triton"):
+        assert 1 <= keep["moves_triton"] < 1.5
+        assert 3 <= rows["pick: topk of gradient + residual"]["moves_triton"] < 5.5

@@ -1,0 +1,324 @@
+"""The guard against divergence: all ranks decide alike, by what they have measured together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import MEMORIES, make, same_bits
+
+import sparsewire as sw
+from sparsewire.comm import Communicator, run_ranks
+from sparsewire.errors import InputError
+from sparsewire.training import guard
+from sparsewire.training.averager import Averager
+from sparsewire.training.guard import EVERY, LIMIT, Guard, read_guard
+from sparsewire.training.residuals.reshard import reshard
+from sparsewire.training.schedule import SchemeSchedule, Settings
+
+SIZES = {"w": 1200, "v": 700, "b": 5}
+SOME = "topk(10%) | values=raw"
+BURST = range(20, 29)  # steps whose gradients are much larger than all others
+AFTER = 31  # the check behind it
+Means = dict[str, np.ndarray]
+
+
+def averager(comm: Communicator, memory: str = "residual", action: str | None = "dense", **more: Any) -> Averager:
+    schedule = SchemeSchedule(sw.scheme(f"{SOME} | memory={memory}"))
+    return Averager(comm, Settings(schedule, dense_below=10, on_divergence=action, **more))
+
+
+def gradients(comm: Communicator, step: int, burst: bool = True) -> Means:
+    """Rank 1's are much larger in the burst, the others' never."""
+    factor = np.float32(1e6 if burst and step in BURST and comm.rank == 1 else 1)
+    return {name: factor * make("normal", size, "float32", 100 * step + 10 * comm.rank + place)
+            for place, (name, size) in enumerate(SIZES.items())}  # fmt: skip
+
+
+def step_of(one: Averager, x: Means, finite: bool = True) -> Means:
+    one.put(x)
+    assert one.finish() == finite
+    return x
+
+
+def train(one: Averager, comm: Communicator, steps: range, **more: Any) -> list[Means]:
+    return [step_of(one, gradients(comm, step, **more)) for step in steps]
+
+
+def guard_of(one: Averager) -> dict[str, Any]:
+    found: dict[str, Any] = one.stats()["guard"]
+    return found
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense phases of four steps."""
+    monkeypatch.setattr(guard, "DENSE_STEPS", 4)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_all_ranks_raise_the_alarm_at_once_and_go_dense_for_a_while(memory: str, ranks: int, short: None) -> None:
+    if not sw.scheme(f"{SOME} | memory={memory}").memory.buffers:
+        pytest.skip("nothing waits")
+
+    def fn(comm: Communicator) -> tuple[list[bool], dict[str, Any]]:
+        one = averager(comm, memory)
+        sparse = []
+        for step in range(AFTER + 8):
+            sparse.append(one.scheme is not None)
+            step_of(one, gradients(comm, step))
+        return sparse, guard_of(one)
+
+    (sparse, found), *others = run_ranks(ranks, fn)
+    assert all(other == (sparse, found) for other in others)
+    assert [alarm["step"] for alarm in found["alarms"]] == [AFTER] and found["dense_until"] == AFTER + 5
+    assert [step for step, yes in enumerate(sparse) if not yes] == list(range(AFTER + 1, AFTER + 5))
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("more", [{}, {"nodes": 2}, {"select_per": "model"}, {"clip_norm": 1e9}], ids=str)
+def test_who_only_warns_trains_as_if_nobody_looked(memory: str, more: dict[str, Any]) -> None:
+    def fn(comm: Communicator) -> None:
+        warns, off = averager(comm, memory, "warn", **more), averager(comm, memory, None, **more)
+        for step in range(AFTER + 4):
+            a, b = (step_of(one, gradients(comm, step)) for one in (warns, off))
+            assert all(same_bits(a[name], b[name]) for name in SIZES)
+        mine, theirs = warns.state_dict(), off.state_dict()
+        for name, kept in mine["buffers"].items():
+            assert all(same_bits(x, theirs["buffers"][name][buffer]) for buffer, x in kept.items())
+        assert "guard" not in off.stats()
+
+    run_ranks(4 if more.get("nodes") else 2, fn)
+
+
+def test_machines_with_several_ranks_decide_alike(short: None) -> None:
+    def fn(comm: Communicator) -> dict[str, Any]:
+        one = averager(comm, nodes=2)
+        train(one, comm, range(AFTER + 3))
+        return guard_of(one)
+
+    first, *others = run_ranks(4, fn)
+    assert [alarm["step"] for alarm in first["alarms"]] == [AFTER] and all(other == first for other in others)
+
+
+def test_a_dense_phase_loses_nothing(short: None) -> None:
+    """What the ranks were given is what they got and what waits."""
+
+    def fn(comm: Communicator) -> tuple[Means, Means, bool]:
+        one, given = averager(comm), {name: np.zeros(size) for name, size in SIZES.items()}
+        got = {name: np.zeros(size) for name, size in SIZES.items()}
+        for step in range(AFTER + 3):
+            x = gradients(comm, step)
+            for name, array in x.items():
+                given[name] += array / comm.size
+            for name, array in step_of(one, x).items():
+                got[name] += array
+        return given, got, any(buffers["residual"].any() for buffers in one.states.by_name.values())
+
+    ranks = run_ranks(2, fn)
+    for name in SIZES:
+        total = sum(given[name] for given, _, _ in ranks)
+        assert np.allclose(ranks[0][1][name], total, rtol=1e-5, atol=1)  # of about 1e6
+        assert not ranks[0][2]
+
+
+@pytest.mark.parametrize("at", [12, AFTER + 1, AFTER + 3, AFTER + 7])
+def test_a_resumed_training_raises_the_same_alarm_and_has_the_same_bits(at: int, short: None) -> None:
+    def fn(comm: Communicator) -> None:
+        whole, first, second = (averager(comm, "gain") for _ in range(3))
+        bits = train(whole, comm, range(AFTER + 10))
+        bits_now = train(first, comm, range(at))
+        second.load_state_dict(first.state_dict())
+        bits_now += train(second, comm, range(at, AFTER + 10))
+        assert all(same_bits(a[name], b[name]) for a, b in zip(bits, bits_now, strict=True) for name in SIZES)
+        assert guard_of(second)["alarms"] == guard_of(whole)["alarms"] != []
+        assert second.state_dict()["guard"] == whole.state_dict()["guard"]
+
+    run_ranks(2, fn)
+
+
+def test_another_number_of_ranks_goes_on_with_the_phase(short: None) -> None:
+    def save(comm: Communicator) -> dict[str, Any]:
+        one = averager(comm)
+        train(one, comm, range(AFTER + 2))
+        return one.state_dict()
+
+    states = reshard(run_ranks(2, save), 3)
+
+    def fn(comm: Communicator) -> list[bool]:
+        one = averager(comm)
+        one.load_state_dict(states[comm.rank])
+        found = []
+        for step in range(AFTER + 2, AFTER + 7):
+            found.append(one.scheme is None)
+            step_of(one, gradients(comm, step))
+        return found
+
+    assert run_ranks(3, fn) == [[True, True, True, False, False]] * 3
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["not finite", "not counted"])
+def test_a_check_in_a_step_that_is_spoiled_changes_nothing(counted: bool) -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, decides_late=True)
+        for step in range(EVERY - 1):
+            one.put(gradients(comm, step))
+            one.write_means(one.prepare())
+            one.settle(True)
+        before = one.state_dict()["guard"]
+        x = gradients(comm, EVERY - 1)
+        if counted and comm.rank == 0:
+            x["w"][3] = np.nan
+        one.put(x)
+        one.write_means(one.prepare())
+        one.settle(counted)
+        assert one.state_dict()["guard"] == before and before["gradient"] == [0.0, 0]
+        one.step = EVERY - 1
+        one.put(gradients(comm, EVERY - 1))
+        one.write_means(one.prepare())
+        one.settle(True)
+        assert one.state_dict()["guard"]["gradient"][1] == 1
+
+    run_ranks(2, fn)
+
+
+def test_a_loss_scale_changes_no_ratio() -> None:
+    """By powers of two: exactly, in the middle of the training and in a saved state."""
+
+    def fn(comm: Communicator) -> None:
+        scale = [1.0]
+        scaled, plain = averager(comm, scale=lambda: scale[0]), averager(comm)
+        for step in range(AFTER + 17):
+            scale[0] = 2.0 ** (step // 10)
+            x = gradients(comm, step, burst=False)
+            step_of(scaled, {name: array * np.float32(scale[0]) for name, array in x.items()})
+            step_of(plain, x)
+        assert guard_of(scaled)["ratio"] == pytest.approx(guard_of(plain)["ratio"], rel=1e-6)
+        scale[0] = 0.25
+        later = averager(comm, scale=lambda: scale[0])
+        later.load_state_dict(scaled.state_dict())
+        mine, theirs = (one.state_dict()["guard"] for one in (later, plain))
+        assert mine["gradient"][0] == pytest.approx(theirs["gradient"][0] - 2)
+        assert mine["beside"] == pytest.approx(theirs["beside"], rel=1e-6)
+
+    run_ranks(2, fn)
+
+
+def test_a_loss_scale_that_collapses_on_one_rank_is_an_alarm_on_all() -> None:
+    def fn(comm: Communicator) -> list[dict[str, Any]]:
+        one = averager(comm, action="warn", scale=lambda: 0.5 if comm.rank else 8.0)
+        train(one, comm, range(EVERY), burst=False)
+        return list(guard_of(one)["alarms"])
+
+    expected = [{"step": EVERY - 1, "reason": "the loss scale has fallen below 1"}]
+    assert run_ranks(2, fn) == [expected] * 2
+
+
+Lines = Callable[[], list[str]]
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("action", ["warn", "dense"])
+def test_rank_0_says_it_once_and_what_to_do(action: str, lines: Lines, short: None) -> None:
+    def fn(comm: Communicator) -> int:
+        one = averager(comm, action=action)
+        train(one, comm, range(AFTER + 1))
+        for step in range(AFTER + 1, 80):
+            factor = np.float32(1e12 if step in range(50, 60) else 1)
+            step_of(one, {name: factor * x for name, x in gradients(comm, step).items()})
+        return len(guard_of(one)["alarms"])
+
+    assert run_ranks(2, fn) == [2 if action == "dense" else 1] * 2
+    (line,) = lines()
+    assert line.startswith(f"step {AFTER}: ") and "lower learning rate" in line and "coverage=" in line
+    assert ("dense" in line.partition(". ")[0]) == (action == "dense")
+
+
+def test_many_steps_that_are_not_finite_are_said_once(lines: Lines) -> None:
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, action="warn")
+        for step in range(guard.LOST + 5):
+            x = gradients(comm, step)
+            x["w"][comm.rank] = np.inf
+            step_of(one, x, finite=False)
+        assert not guard_of(one)["alarms"]
+
+    run_ranks(2, fn)
+    (line,) = lines()
+    assert "20 steps in a row were not finite" in line
+
+
+def test_a_gradient_that_shrinks_is_no_alarm_and_one_that_grows_slowly_neither() -> None:
+    found = Guard("warn", remembers=True, rank=1)
+    for check in range(200):
+        found.note((20 * 0.7 ** (check // 2), 0.7**check, 0.1 * 0.7**check, 0))  # what waits shrinks more slowly
+        found.follow(check, finite=True)
+    assert not found.stats()["guard"]["alarms"]
+    found = Guard("warn", remembers=True, rank=1)
+    for check in range(200):
+        found.note((50 * 1.05**check, 1.05**check, 1, 0))
+        found.follow(check, finite=True)
+    assert not found.stats()["guard"]["alarms"] and 50 < found.stats()["guard"]["ratio"] < LIMIT
+
+
+def test_a_first_gradient_of_zero_is_not_the_usual_one() -> None:
+    found = Guard("warn", remembers=True, rank=1)
+    for check in range(9):
+        found.note((5.0, 0.0 if check == 0 else 1.0, 0.1, 0))
+        found.follow(check, finite=True)
+    assert not found.stats()["guard"]["alarms"] and found.stats()["guard"]["ratio"] == 5
+
+
+def test_gradients_that_vanish_beside_others_that_stay_are_an_alarm_on_all_ranks() -> None:
+    """As where units have died: only what travels dense has a gradient still."""
+
+    def fn(comm: Communicator, all_of_it: bool) -> list[int]:
+        one = averager(comm, action="warn")
+        for step in range(100):
+            x = gradients(comm, step, burst=False)
+            for name in SIZES if all_of_it else ("w", "v"):
+                x[name] *= np.float32(1 if step < 20 else 1e-6)
+            step_of(one, x)
+        return [alarm["step"] for alarm in guard_of(one)["alarms"]]
+
+    assert run_ranks(2, lambda comm: fn(comm, False)) == [[63]] * 2  # the third check
+    assert run_ranks(2, lambda comm: fn(comm, True)) == [[]] * 2
+
+
+def test_nothing_is_measured_where_nothing_waits_or_nobody_looks() -> None:
+    for one in (Guard(None, remembers=True, rank=0), Guard("warn", remembers=False, rank=0)):
+        assert not any(one.due(step, sparse=True) for step in range(50)) and not one.stats()
+    watching = Guard("warn", remembers=True, rank=0)
+    assert [step for step in range(40) if watching.due(step, sparse=True)] == [15, 31]
+    assert not any(watching.due(step, sparse=False) for step in range(40))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"gradient": ["1", 2]}, {"gradient": [float("nan"), 2]}, {"beside": [1.0, -1]}, {"beside": 3}, {"until": 1.5},
+     {"dead": -1}, {"alarms": [["3", "x"]]}, {"alarms": [[3, 4]]}, {"alarms": 5}],
+    ids=str,
+)  # fmt: skip
+def test_a_state_that_makes_no_sense_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises((InputError, TypeError)):
+        read_guard(state)
+
+    def fn(comm: Communicator) -> None:
+        one = averager(comm)
+        with pytest.raises(InputError):
+            one.load_state_dict({**one.state_dict(), "guard": state})
+
+    run_ranks(1, fn)
+
+
+def test_an_action_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InputError, match="on_divergence is 'warn', 'dense' or None"):
+        Settings(SchemeSchedule(sw.scheme(SOME)), on_divergence="stop")
