@@ -34,7 +34,7 @@ test-hosts:
 	$(HOSTS)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
 	$(HOSTS)/bin/python -m pytest $(wildcard tests/keras tests/jax) tests/comm/test_comm_hosts.py \
 	  tests/kernels/test_triton.py tests/torch/test_hf.py tests/torch/torchft
-	$(HOSTS)/bin/python -m pytest tests/package/test_examples.py -k "hf or torchft"
+	$(HOSTS)/bin/python -m pytest tests/package/test_examples.py -k "hf or torchft or keras"
 
 lint: $(READY)
 	$(VENV)/bin/ruff check src tests benchmarks examples docs/*.py

@@ -3,8 +3,8 @@
 Trainings of `benchmarks/accuracy.py`'s tasks, and of MNIST with pixels of mean 0 and deviation 1, which breaks at lower
 rates, are made with SGD's or Adam's own momentum behind every memory that can stand there, also those that the recipe
 would not choose. A line of FILE.jsonl has the score, the largest ratio of a residual to a usual gradient at a check,
-and the alarms. A training is broken if it met numbers that are not finite, or came less than half as far from a guess
-as dense training of the same seed.
+and the alarms. A training is broken if it met numbers that are not finite, where it ends here (the guard says so after
+20 such steps), or came less than half as far from a guess as dense training of the same seed.
 
 Without `--tasks` nothing is trained: the file is shown.
 """
@@ -183,7 +183,7 @@ def show(records: Sequence[Mapping[str, Any]]) -> str:
             groups.setdefault(key, []).append(record)
     return table(
         ["task", "rate", "memory", "on_divergence", "runs", "dense", "score", "ended well", "largest ratio", "alarms",
-         "broken", "largest ratio of each", "alarms"],
+         "not finite", "otherwise broken", "largest ratio of each", "alarms"],
         [_line(key, some, dense) for key, some in sorted(groups.items())],
     )  # fmt: skip
 
@@ -191,13 +191,14 @@ def show(records: Sequence[Mapping[str, Any]]) -> str:
 def _line(
     key: tuple[Any, ...], some: Sequence[Mapping[str, Any]], dense: Mapping[Any, float | None]
 ) -> list[str]:  # fmt: skip
-    bad = [one for one in some if broken(one, dense.get(_pair(one)))]
-    well = [one for one in some if one not in bad]
+    lost = [one for one in some if one["score"] is None]
+    bad = [one for one in some if one not in lost and broken(one, dense.get(_pair(one)))]
+    well = [one for one in some if one not in lost + bad]
     scores = [_shown(one["score"]) for one in some]
     base = sorted({_shown(dense.get(_pair(one))) for one in some})
     return [key[0], f"{key[1]:g}", *key[2:], str(len(some)), " ".join(base), " ".join(scores), str(len(well)),
             number(max((one["ratio"] for one in well), default=0.0), 1), str(sum(bool(one["alarms"]) for one in well)),
-            str(len(bad)), " ".join(f"{one['ratio']:.2g}" for one in bad),
+            str(len(lost)), str(len(bad)), " ".join(f"{one['ratio']:.2g}" for one in bad),
             str(sum(bool(one["alarms"]) for one in bad))]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import re
 import shlex
 import socket
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -159,4 +160,4 @@ def test_toml_is_read(block: Block) -> None:
 def test_both_sides_of_a_difference_are_python(block: Block) -> None:
     for left_out in "-+":
         lines = [line[1:] for line in block.text.splitlines() if not line.startswith(left_out)]
-        compile("\n".join(lines), str(block), "exec")
+        compile(textwrap.dedent("\n".join(lines)), str(block), "exec")

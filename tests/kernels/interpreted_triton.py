@@ -15,7 +15,7 @@ from sparsewire.lab.device.traffic import counted
 # The interpreter computes with NumPy, which warns of what is not finite.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
 TRITON = device.load("triton_ops")
-EXAMPLES = settings(max_examples=20, deadline=None)
+EXAMPLES = settings(max_examples=12, deadline=None)
 TINY = np.float32(1e-45)
 SPECIAL = {
     "random": np.random.default_rng(0).normal(size=600),
@@ -33,6 +33,9 @@ SPECIAL = {
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparsewire.kernels.device.triton_base.BLOCK", request.param)
     monkeypatch.setattr("sparsewire.kernels.device.triton_select.PROGRAMS", 3)
+    if request.param == 128:  # small arrays are sampled as well
+        monkeypatch.setattr("sparsewire.kernels.device.triton_select.SPAN", 32)
+        monkeypatch.setattr("sparsewire.kernels.device.triton_select.PART", 4)
 
 
 @pytest.mark.parametrize("name", ["accumulate", "all_finite", "compensate", "threshold", "topk", "topk_sum"])

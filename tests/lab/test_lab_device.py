@@ -11,9 +11,13 @@ import pytest
 from sparsewire.cli.entry import main
 
 torch = pytest.importorskip("torch")
+from sparsewire.codecs.scheme import scheme  # noqa: E402
 from sparsewire.kernels.device import load, torch_ops  # noqa: E402
+from sparsewire.lab.advise.device import Device, on_device  # noqa: E402
 from sparsewire.lab.device import bench, laws, parity, selfcheck  # noqa: E402
 from sparsewire.lab.device.traffic import counted  # noqa: E402
+from sparsewire.planning.cost.coded import Speeds  # noqa: E402
+from sparsewire.planning.cost.step import Codecs  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -92,4 +96,23 @@ def test_the_table_has_every_kernel(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert keep["ms"] > 0 and keep["native_ms"] > 0 and keep["moves_torch"] >= 1
     if bench.measure.has("triton"):
         assert 1 <= keep["moves_triton"] < 1.5
-        assert 3 <= rows["pick: topk of gradient + residual"]["moves_triton"] < 5.5
+        assert 1 <= rows["pick: topk of gradient + residual"]["moves_triton"] < 3.2
+
+
+def test_advice_for_a_gpu_counts_its_passes_and_what_crosses() -> None:
+    entries, whole = scheme("topk(1%) | memory=residual"), scheme("one_sign(1%) | memory=residual")
+    speeds = Speeds(1e-8, *[0.0] * 10)
+    host = dict.fromkeys((entries, whole), Codecs(3e-9, 2e-9, 1.0, 0.01, speeds))
+    there = on_device(host, Device("cuda", 25e9, 1.5e12), ranks=4)
+    assert there[entries].front == pytest.approx(9.6 / 1.5e12 + 0.01 * 8 / 25e9 + 0.01 * 1e-8)
+    assert there[entries].back == pytest.approx(16.4 / 1.5e12 + 4 * 0.01 * 8 / 25e9)
+    assert there[whole].front == pytest.approx(3e-9 + 4 / 25e9) and there[whole].back == pytest.approx(2e-9 + 4 / 25e9)
+
+
+def test_advice_says_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "--parameters 1M --step-ms 300 --rate 100mbit --ranks 4 --device cuda --pcie 12GB/s --memory 0.9TB/s"
+    assert main(["advise", *told.split()]) == 0
+    assert "gradients on cuda, assumed: PCIe 12 GB/s, memory 900 GB/s" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["advise", *told.replace("12GB/s", "12").split()])
+    assert "'12' is not a bandwidth: 25GB/s or 1.5TB/s" in capsys.readouterr().err

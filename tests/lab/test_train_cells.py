@@ -29,6 +29,11 @@ def test_a_method_is_read_with_its_settings():
         "hook": "sparsewire", "scheme": "topk(1%) | memory=dgc(momentum=0.9)", "select_per": "model",
         "falling": [40, 0.01],
     }  # fmt: skip
+    assert read_method("keras:topk(1%); dense_below=0").arm(9) == {
+        "hook": "keras",
+        "scheme": "topk(1%)",
+        "dense_below": 0,
+    }
     assert read_method("local:sbc(level=2); overlap=1").arm(9) == {
         "hook": "local",
         "scheme": "sbc(level=2)",
@@ -60,6 +65,8 @@ def test_a_method_is_read_with_its_settings():
         ("attach(coverage=7)", "attach; name=value"),
         ("attahc", "did you mean 'attach'"),
         ("attach; falling=true", "with a ratio"),
+        ("kers:topk", "did you mean 'keras:…'"),
+        ("keras:topk(1%); nodes=2", "nodes in the method .* is not known"),
         ("locl:sbc", "did you mean 'local:…'"),
         ("topk(1%) | values=rw", "did you mean 'raw'"),
         ("local:auto", "select has no 'auto'"),

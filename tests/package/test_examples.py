@@ -25,6 +25,7 @@ NEEDS = {
     "accelerate_ddp": ["torch", "accelerate"],
     "hf_trainer": ["torch", "transformers", "accelerate"],
     "ray_train": ["torch", "ray"],
+    "keras_fit": ["keras", "torch"],
     "torchft_ddp": ["torch", "sklearn", "torchft"],
     "jax_optax": ["jax", "optax"],  # run by tests/jax
 }
@@ -154,6 +155,15 @@ def test_torchft(tmp_path: Path) -> None:
     assert first > 60, "the replica that was killed went on from the others' weights"
     assert len(set(re.findall(r"sum of weights (\S+),", text))) == 1 and text.count("sum of weights") == 3
     assert times > 20
+
+
+def test_keras_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    text = output("keras_fit", tmp_path)
+    accuracy, steps = numbers(r"accuracy ([\d.]+) after (\d+) steps", text)
+    assert accuracy > 0.95 and steps == 192
+    sent, dense = numbers(r"sent ([\d.]+) MB, dense steps ([\d.]+) MB", text)
+    assert sent * 10 < dense
 
 
 # --- command lines ---

@@ -148,7 +148,7 @@ def resumed(folder: Path) -> dict[str, Any]:
     """Weights after eight steps, and those of a training that goes on after four from what orbax and the link saved."""
     import orbax.checkpoint as ocp
 
-    shared = folder.parent / f"{folder.name}-checkpoint"
+    shared = folder / "checkpoint"
 
     def opened() -> tuple[Any, Any]:
         wire = exchange(SCHEME, optimizer="sgd(momentum=0.9)", ratio=None)

@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scenes_fsdp import LOSSLESS, WIDTH, Net, assert_same_replicas, assert_same_
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import Stage, assert_same_state, logged, raises, told
@@ -22,6 +24,13 @@ from sparsewire.errors import AccuracyWarning, InputError, SparsewireError
 from sparsewire.torch import attach, load, load_dcp, save, save_dcp
 
 SCHEME = "topk(5%) | values=qsgd(bits=7) | memory=gain(momentum=0.9)"
+
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "nesterov": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True),
+    "plain sgd": partial(torch.optim.SGD, lr=0.2),
+    "adamw": partial(torch.optim.AdamW, lr=0.01),
+}
 
 
 class Run:
@@ -32,8 +41,7 @@ class Run:
         self.stage, self.mesh, self.step = stage, mesh_of(replicas, shards), 0
         self.model = build(self.mesh, seed=seed)
         parameters = self.model.parameters()
-        self.optimizer = (torch.optim.SGD(parameters, lr=0.05, momentum=0.9) if kind == "sgd"
-                          else torch.optim.AdamW(parameters, lr=0.01))  # fmt: skip
+        self.optimizer = OPTIMIZERS[kind](parameters)
         settings = {"optimizer": self.optimizer, "dense_below": 40, **settings}
         self.link = attach(self.model, scheme, replicas=self.mesh["replicate"], **settings)
 
@@ -55,7 +63,7 @@ class Run:
         self.step = step
 
 
-def trains(stage: Stage, kind: str, steps: int = 60, **settings: Any) -> dict[str, Any]:
+def trains(stage: Stage, kind: str, steps: int = 40, **settings: Any) -> dict[str, Any]:
     """The default recipe, from weights that differ between replicas."""
     with logged() as lines:
         run = Run(stage, 2, 2, None, kind, seed=stage.rank // 2, total_steps=steps, **settings)
@@ -158,8 +166,13 @@ def clips(stage: Stage) -> float:
     return norm
 
 
+def die() -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
 def is_lost(stage: Stage, victim: int, how: str) -> dict[str, Any]:
-    """One rank dies, or raises and ends its process, before its fourth step."""
+    """One rank dies before its fourth step or within its exchange, or raises and ends its process."""
     run = Run(stage, 2, 2)
     run.train(2)
     begin = time.monotonic()
@@ -168,8 +181,10 @@ def is_lost(stage: Stage, victim: int, how: str) -> dict[str, Any]:
             for end in range(3, 20):
                 if stage.rank == victim and end == 4:
                     if how == "dies":
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    raise ValueError("no batch left")
+                        die()
+                    if how == "raises":
+                        raise ValueError("no batch left")
+                    run.link.averager.prepare = die  # on the communication thread
                 run.train(end)
     except Exception as error:
         if stage.rank == victim:
@@ -194,6 +209,11 @@ def is_refused(stage: Stage) -> dict[str, str]:
     fully_shard(halves.blocks[0], mesh=shards)
     fully_shard(by_columns, mesh=shards, shard_placement_fn=lambda x: Shard(1) if x.shape == (WIDTH, WIDTH) else None)
     next(iter(stepping.parameters())).register_post_accumulate_grad_hook(lambda parameter: None)
+    experts, uneven = Net(), Net()
+    elsewhere = ShardPlacementResult(Shard(0), FSDPMeshInfo(replicas, shard_mesh_dim=0))
+    fully_shard(experts, mesh=shards, shard_placement_fn=lambda x: elsewhere if x.shape == (WIDTH, WIDTH) else None)
+    fully_shard(uneven.blocks[0], mesh=replicas)
+    fully_shard(uneven, mesh=shards)
     taken, hooked = build(mesh), build(mesh)
     hooked.set_all_reduce_hook(print)
     link = attach(taken, LOSSLESS, replicas=replicas, optimizer=None)
@@ -205,6 +225,8 @@ def is_refused(stage: Stage) -> dict[str, str]:
         "replicate": told_of(replicated(mesh)),
         "left": told_of(halves),
         "columns": told_of(by_columns),
+        "experts": told_of(experts),
+        "uneven": told_of(uneven),
         "stepping": told_of(stepping),
         "hooked": told_of(hooked),
         "taken": told_of(taken, kind=SparsewireError),

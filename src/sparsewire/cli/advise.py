@@ -8,6 +8,7 @@ from typing import Any
 from sparsewire.lab.arguments import (
     add_json,
     amount,
+    bandwidth,
     count,
     latency,
     milliseconds,
@@ -56,6 +57,13 @@ def _add_step(parser: Any) -> None:
     )
     parser.add_argument(
         "--total-steps", type=count, metavar="N", help="of the run: the ratio then goes by coverage, 20/N, unless told"
+    )
+    parser.add_argument("--device", choices=["cuda"], help="gradients lie on a GPU: its bandwidths are assumed")
+    parser.add_argument(
+        "--pcie", type=bandwidth, default="25GB/s", metavar="RATE", help="to the host, with --device (%(default)s)"
+    )
+    parser.add_argument(
+        "--memory", type=bandwidth, default="1.5TB/s", metavar="RATE", help="of it, with --device (%(default)s)"
     )
     parser.add_argument("--scheme", action="append", help="one more to predict, may be repeated")
     parser.add_argument("--optimizer", choices=["momentum", "adam"], help="whose accuracy is named (default: both)")

@@ -79,6 +79,20 @@ def read_rate(word: str) -> str:
     raise argparse.ArgumentTypeError(f"{word!r} is not a rate: 100mbit, 1gbit or {UNLIMITED}, of whole kbit")
 
 
+def bandwidth(word: str) -> float:
+    """Bytes a second.
+
+    >>> [bandwidth(word) for word in ("25GB/s", "1.5TB/s")]
+    [25000000000.0, 1500000000000.0]
+    """
+    number, unit = word[:-4], word[-4:].upper()
+    scale = {"MB/S": 1e6, "GB/S": 1e9, "TB/S": 1e12}.get(unit, 0.0)
+    found = _float(number) * scale
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a bandwidth: 25GB/s or 1.5TB/s")
+    return found
+
+
 def read_change(word: str) -> Change:
     after, _, rate = word.partition(":")
     seconds = _float(after.removesuffix("s"))

@@ -5,9 +5,10 @@
 3. An exclusive scan of the counts tells where each block's entries begin.
 4. Every block writes its chosen entries there, in their order.
 
-Gradient and residual are read five times. Where an edge is remembered, a bit below the k-th magnitude of the last step,
-they are read once: every block puts aside what reaches the edge, and steps 1 to 4 read that. If there are fewer than k
-such entries, or more in a block than there is room for, which the device sees by itself, all is read instead.
+Gradient and residual would be read five times. With an edge a bit below the k-th magnitude they are read once: every
+block puts aside what reaches the edge, and steps 1 to 4 read that. The edge is remembered from the last step, or a
+sample tells it. If fewer than k entries reach it, or more of a block than there is room for, which the device sees by
+itself, all is read five times after all.
 
 Only integers are added atomically, so that no order of programs changes a result. Which of several NaN come first
 depends on their bits, which differ between processors after a sum.
@@ -23,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import torch_select, triton_base
+from . import torch_base, torch_select, triton_base
 from .contract import Candidates, Entries
 from .torch_base import check_count, check_sizes
 from .triton_base import compensated, launch, magnitude_bits, supported, tiles
@@ -33,6 +34,7 @@ PROGRAMS = 1024  # of a histogram, at most: each adds up several blocks before i
 BELOW = 0.93  # of the k-th magnitude: the edge that is remembered
 ROOM = 4  # entries that reach the edge, in a block, for each that is chosen on average
 LEAST_ROOM = 16
+SPAN, PART = 4096, 64  # of how many numbers how many are looked at, where no edge is remembered
 
 
 def remembered_edge(x: Tensor) -> Tensor | None:
@@ -53,15 +55,33 @@ def topk_sum(
 def _topk(
     residual: Tensor | None, x: Tensor, k: int, decay: float, gain: float, remembered: Tensor | None
 ) -> Entries:  # fmt: skip
-    if remembered is None or not supported(x) or not k:
-        return candidates(residual, x, k, 0, decay, gain)[:2]
     check_sizes(x, residual)
     check_count(x, k)
+    edge = remembered if remembered is not None else _sampled_edge(residual, x, k, decay, gain)
+    if edge is None or not supported(x) or not k:
+        return candidates(residual, x, k, 0, decay, gain)[:2]
     selection = _Selection(residual, x, decay, gain)
-    selection.put_aside(k, remembered)
+    selection.put_aside(k, edge)
     state = selection.kth_largest(k, 0)
-    torch.mul(state[:1].view(torch.float32), BELOW, out=remembered.view(torch.float32))
+    if remembered is not None:
+        torch.mul(state[:1].view(torch.float32), BELOW, out=remembered.view(torch.float32))
     return selection.compact(state, *selection.count(state), k)
+
+
+def _sampled_edge(residual: Tensor | None, x: Tensor, k: int, decay: float, gain: float) -> Tensor | None:
+    """The bits that somewhat more than k entries are thought to reach; None of an array that is small."""
+    spans = x.numel() // SPAN
+    if not supported(x) or not spans or not k:
+        return None
+    numbers = torch_base.compensated(None if residual is None else _sample(residual), _sample(x), decay, gain)
+    expected = k * spans * PART / x.numel()
+    wanted = min(numbers.numel(), round(expected + 3 * expected**0.5) + 1)
+    return torch_base.magnitude_bits(numbers).view(-1).topk(wanted, sorted=False).values.min().view(1)
+
+
+def _sample(x: Tensor) -> Tensor:
+    """The first numbers of each span, side by side."""
+    return x[: x.numel() // SPAN * SPAN].view(-1, SPAN)[:, :PART].reshape(-1)
 
 
 def candidates(

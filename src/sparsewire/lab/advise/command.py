@@ -27,7 +27,7 @@ from .live import live_gradients
 
 DENSE_BELOW = Settings.dense_below  # as in training: smaller tensors travel dense
 NAMED = 5  # tensors in a sentence, at most
-OF_STEPS = ("step_ms", "ranks", "ratio", "total_steps", "scheme", "optimizer")
+OF_STEPS = ("step_ms", "ranks", "ratio", "total_steps", "scheme", "optimizer", "device")
 FACTS = ["tensor", "arrays", "elements", "non-zero", "mean run", "random", "index bits", "random", "neighbours"]
 FACTS += [
     "kurtosis",

@@ -29,6 +29,7 @@ from ..tables import number, publish, table
 from . import compute as computing
 from . import cores
 from .calls import calls, usual_ratio
+from .device import Device, on_device
 from .risk import OPTIMIZERS, SOURCE, risk
 
 PLAIN, HALF = "plain DDP", "torch's fp16 hook"
@@ -48,6 +49,7 @@ class Scene:
     compute: Compute
     codecs: Mapping[Scheme, Codecs]
     half: float = 0.0  # seconds per element that are rounded to float16, added up as such, and turned back
+    device: Device | None = None  # where the gradients lie, if not on the host
 
 
 def main(args: argparse.Namespace) -> int:
@@ -55,6 +57,9 @@ def main(args: argparse.Namespace) -> int:
     plans = candidates(args.ratio or [usual_ratio(args.total_steps)], args.scheme or [])
     with ranks() as comm:
         scene = look(comm, plans, args)
+    if args.device is not None:
+        device = Device(args.device, args.pcie, args.memory)
+        scene = replace(scene, codecs=on_device(scene.codecs, device, scene.size), half=device.half, device=device)
     if comm.rank == 0:
         result = run(scene, plans, args.optimizer, args.total_steps)
         result = {
@@ -170,6 +175,7 @@ def run(
     chosen = best if best["seconds"] * MARGIN < plain else rows[0]
     return {
         "ranks": scene.size,
+        "device": None if scene.device is None else {**asdict(scene.device), "assumed": scene.device.text()},
         "link": {"rate": 8 / scene.link.byte if scene.link.byte else None, "latency": scene.link.latency},
         "compute": {"seconds": scene.compute.seconds, "parameters": scene.compute.numel,
                     "buckets": [asdict(part) for part in scene.compute.buckets]},
@@ -224,8 +230,12 @@ def _facts(result: Mapping[str, Any]) -> str:
     return (
         f"{result['ranks']} ranks; link {source}: {rate}, {1e6 * link['latency']:,.0f} µs a round; "
         f"{compute['parameters']:,} parameters, {1e3 * compute['seconds']:,.1f} ms a step without exchange ({step}), "
-        f"in {len(compute['buckets'])} buckets"
+        f"in {len(compute['buckets'])} buckets" + _device(result["device"])
     )
+
+
+def _device(device: Mapping[str, Any] | None) -> str:
+    return "" if device is None else f"\ngradients on {device['assumed']}"
 
 
 def _verdict(result: Mapping[str, Any]) -> str:

@@ -54,6 +54,7 @@ class Arm:
             self.link = self._attach(**rest)
         else:
             self.model, self.optimizer = HOOKS[hook](module, self.optimizer, **rest)
+            self.link = getattr(self.optimizer, "link", None)
         self.dense_bytes = sum(4 * parameter.numel() for parameter in module.parameters())
         self.clear()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from .keras_hook import trained_by_keras
 
 Optimizer = torch.optim.Optimizer
 ONE_BUCKET = 10_000  # MB
@@ -49,6 +52,6 @@ def post_local(module: nn.Module, optimizer: Optimizer, every: int = 10, start: 
     return model, PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(period=every, warmup_steps=start))
 
 
-HOOKS: dict[str, Callable[..., tuple[DDP, Optimizer]]] = {
-    "none": none, "fp16": fp16, "bf16": bf16, "powersgd": powersgd, "post_local": post_local,
+HOOKS: dict[str, Callable[..., tuple[nn.Module, Any]]] = {
+    "none": none, "fp16": fp16, "bf16": bf16, "powersgd": powersgd, "post_local": post_local, "keras": trained_by_keras,
 }  # fmt: skip

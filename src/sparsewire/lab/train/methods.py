@@ -1,8 +1,8 @@
 """The training methods that `sparsewire lab train` compares, and how they are written.
 
-A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` and a scheme; `attach`
-and `local-steps` choose their scheme by the optimizer and the steps. Settings follow after semicolons: those of
-`attach` for schemes, of `local_steps` for `local:`, of the hook for torch's own.
+A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` or `keras:` and a scheme;
+`attach` and `local-steps` choose their scheme by the optimizer and the steps. Settings follow after semicolons: those
+of `attach` for schemes, of `local_steps` for `local:`, of the hook for others.
 `falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
 """
 
@@ -24,7 +24,7 @@ from sparsewire.torch import attach, local_steps
 
 from .hooks import HOOKS
 
-PLAIN, LOCAL, AUTO = "ddp", "local:", "auto"
+PLAIN, LOCAL, KERAS, AUTO = "ddp", "local:", "keras:", "auto"
 TORCH = {PLAIN: "none", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd", "post-local-sgd": "post_local"}
 CHOSEN = {"attach": "sparsewire", "local-steps": "local"}  # without a scheme
 PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
@@ -84,7 +84,10 @@ def _short(text: str) -> str:
 def _hook(head: str) -> tuple[str, str | None]:
     if head in TORCH or head in CHOSEN:
         return (TORCH | CHOSEN)[head], None
-    return ("local", head.removeprefix(LOCAL).strip()) if head.startswith(LOCAL) else ("sparsewire", head)
+    for start in (LOCAL, KERAS):
+        if head.startswith(start):
+            return start.rstrip(":"), head.removeprefix(start).strip()
+    return "sparsewire", head
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:
@@ -128,5 +131,5 @@ def _refuse_unknown(head: str) -> None:
         raise InputError(f"{head!r} is not a method: settings of {word} follow after semicolons: {word}; name=value")
     if word not in (*schemes, *SLOTS):
         raise InputError(
-            f"there is no method {word!r}{nearest(word.lower(), [*TORCH, *CHOSEN, f'{LOCAL}…', *schemes])}"
+            f"there is no method {word!r}{nearest(word.lower(), [*TORCH, *CHOSEN, f'{LOCAL}…', f'{KERAS}…', *schemes])}"
         )

@@ -213,6 +213,6 @@ def _check_covered(named: dict[str, torch.nn.Parameter], units: list[Unit]) -> N
             f"{len(left)} parameters are in no FSDP unit ({left[0]!r}, …), so no gradient of theirs is reduced: write "
             'fully_shard(model, mesh=mesh["shard"]) for the whole model as well'
         )
-    if len({unit.shards for unit in units}) > 1:
-        raise InputError("the model's units are sharded over different numbers of ranks: give every fully_shard the "
-                         'same mesh, mesh["shard"]')  # fmt: skip
+    if len({tuple(dist.get_process_group_ranks(unit.shard_group)) for unit in units}) > 1:
+        raise InputError("the model's units are sharded over different ranks: give every fully_shard the same mesh, "
+                         'mesh["shard"]')  # fmt: skip

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from sparsewire.codecs.contract import Memory
-from sparsewire.codecs.memory import NoMemory
 from sparsewire.errors import InputError
+from sparsewire.training.fit import check_sgd
 from sparsewire.training.notices import say_once, warn_once
 from sparsewire.training.schedule import Settings
 
@@ -166,30 +166,11 @@ class OneFit:
         groups = [g for g in self._outer() if any(self._travels_sparse(parameter) for parameter in g["params"])]
         if self.is_sgd:
             for group in groups:
-                _check_sgd(group, self._memory)
+                momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
+                check_sgd(self._memory, momentum, nesterov, float(group["dampening"]))
         elif groups and self._memory.held_momentum is not None and self.behind.row.family != "tables":
             name = self.behind.name
             raise InputError(f"memory={self._memory} is for SGD with momentum; with {name} write memory=residual")
-
-
-def _check_sgd(group: Group, memory: Memory) -> None:
-    momentum, held = float(group["momentum"]), memory.held_momentum
-    if held is None:
-        if momentum and not isinstance(memory, NoMemory):
-            better = f"memory=gain(momentum={momentum:g})"
-            warn_once(f"SGD's momentum {momentum:g} behind memory={memory} costs accuracy; write {better}")
-        return
-    if momentum not in (0.0, held):
-        raise InputError(f"memory={memory} holds a momentum of {held:g}, SGD has {momentum:g}: make them equal")
-    if momentum and group["dampening"]:
-        raise InputError(f"memory={memory} does not go with dampening={group['dampening']:g}; set dampening=0")
-    nesterov = getattr(memory, "nesterov", False)
-    if momentum and bool(group["nesterov"]) != nesterov:
-        name = memory.id if hasattr(memory, "nesterov") else "dgc"
-        other = f"{name}(momentum={held:g}, nesterov={str(bool(group['nesterov'])).lower()})"
-        raise InputError(
-            f"SGD has nesterov={group['nesterov']}, memory={memory} has not the same; write memory={other}"
-        )
 
 
 def fit_optimizers(
