@@ -105,6 +105,22 @@ def test_machines_with_several_ranks_decide_alike(short: None) -> None:
     assert [alarm["step"] for alarm in first["alarms"]] == [AFTER] and all(other == first for other in others)
 
 
+def test_ranks_with_shards_decide_by_the_norms_of_the_whole(short: None) -> None:
+    """The burst is in a shard that other ranks have: this one's own norms are usual ones."""
+    asked: list[float] = []
+
+    def whole(norm: float) -> float:
+        asked.append(norm)
+        return norm if len(asked) != 4 else 1e6 * norm  # the residual's, at the second check
+
+    def fn(comm: Communicator) -> list[int]:
+        one = averager(comm, norm=whole)
+        train(one, comm, range(AFTER + 3), burst=False)
+        return [alarm["step"] for alarm in guard_of(one)["alarms"]]
+
+    assert run_ranks(1, fn) == [[AFTER]] and len(asked) == 6
+
+
 def test_a_dense_phase_loses_nothing(short: None) -> None:
     """What the ranks were given is what they got and what waits."""
 

@@ -242,6 +242,8 @@ class Averager(TrainingState):
             return []
         with self.clock("guard"):
             norms = norms_of((part for pending in self._pending for part in pending.residuals()), others)
+            if self.settings.norm is not None:  # of all shards, so that their ranks decide alike
+                norms = tuple(map(self.settings.norm, norms))
             return self._guard.message(norms, self.scale, others)
 
     def _follow(self) -> None:

@@ -43,7 +43,7 @@ DENSE_STEPS = 128  # after the first alarm
 LOST = 20  # steps in a row that are not finite
 LARGEST = 1e30  # what a message says of a norm, so that the ranks' sum is finite in float32
 SMALLEST = 1e-30
-Norms = tuple[float, float, float]  # of a residual, of its gradient, and of what travels dense
+Norms = tuple[float, ...]  # of a residual, of its gradient, and of what travels dense
 
 
 @dataclass
