@@ -8,7 +8,7 @@ OLD       := .venv-old-torch
 OLD_TORCH := 2.4.0
 HOSTS     := .venv-hosts
 
-.PHONY: demo test test-old-torch test-hosts check lint bench lab sanitize fuzz clean
+.PHONY: demo test test-old-torch test-hosts check lint docs bench lab sanitize fuzz clean
 
 demo: $(READY)
 	$(PY) -m sparsewire demo
@@ -16,7 +16,7 @@ demo: $(READY)
 test: $(READY)
 	$(PY) -m pytest
 
-# The torch tests with the oldest torch that is supported, in an environment of its own (docs/TRAINING.md). PyPI has it
+# The torch tests with the oldest torch that is supported, in an environment of its own (docs/guides/ddp.md). PyPI has it
 # with CUDA only, 3 GB.
 test-old-torch:
 	test -x $(OLD)/bin/python || python3 -m venv $(OLD)
@@ -37,18 +37,26 @@ test-hosts:
 	$(HOSTS)/bin/python -m pytest tests/package/test_examples.py -k "hf or torchft or keras"
 
 lint: $(READY)
-	$(VENV)/bin/ruff check src tests benchmarks examples
-	$(VENV)/bin/ruff format --check src tests benchmarks examples
+	$(VENV)/bin/ruff check src tests benchmarks examples docs/*.py
+	$(VENV)/bin/ruff format --check src tests benchmarks examples docs/*.py
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
 check: lint test
 
+# The site, in docs/_build/html: a warning, such as a link to a page that is not there, is an error.
+docs: $(VENV)/.ready-docs
+	$(PY) -m sphinx -b html -W --keep-going -q docs docs/_build/html
+
+$(VENV)/.ready-docs: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(PY) -m pip install -q 'sparsewire[docs]'
+	touch $@
+
 bench: $(READY)
 	$(PY) -m sparsewire bench kernels
 	$(PY) -m sparsewire bench codecs
 
-# The headline table on links of 100 Mbit/s and 1 Gbit/s, as root: results as JSON lines, and a page (docs/LAB.md).
+# The headline table on links of 100 Mbit/s and 1 Gbit/s, as root: results as JSON lines, and a page (docs/guides/lab.md).
 # What has finished before is not run again: remove out/lab.jsonl to start anew. A cell that failed fails this, too.
 lab: $(READY)
 	mkdir -p out
@@ -70,6 +78,6 @@ $(READY): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLD) $(HOSTS) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLD) $(HOSTS) build dist out docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -f src/sparsewire/kernels/_native*.so

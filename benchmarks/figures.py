@@ -6,7 +6,6 @@ results, `figures.py accuracy.json …`, it copies them there first, without the
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
 import sys
@@ -22,9 +21,15 @@ from sparsewire.lab.tables import write_file
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-README, BENCHMARKS = "README.md", "docs/BENCHMARKS.md"
+README, LAB, METHOD = "README.md", "docs/results/lab.txt", "docs/start/which-method.md"
 LONG = 100  # numbers of a list that are kept
-OURS, POWER = "top 1 %, default codecs", "PowerSGD rank 4"
+METHODS = {  # by their names in lab.jsonl: those in the README
+    "plain DDP": "plain DDP",
+    "fp16 hook": "torch's fp16 hook",
+    "PowerSGD rank 4": "torch's PowerSGD hook, rank 4",
+    "top 1 %, default codecs": "`attach(…)`, top 1 %",
+    "local steps, SBC(2)": '`local_steps(…, "sbc(level=2)")`',
+}
 
 
 # --- the files ---------------------------------------------------------------------------------------------------
@@ -58,26 +63,29 @@ def _rows(name: str, **wanted: Any) -> list[Mapping[str, Any]]:
 def sentences() -> dict[str, list[str]]:
     """By document."""
     groups = group_runs(read_runs([RESULTS / "lab.jsonl"]))
-    return {README: [_steps(groups), _accuracy(), _local()], BENCHMARKS: [headline_text(groups)]}
+    return {README: [*_steps(groups), _local()], METHOD: [_accuracy()], LAB: [headline_text(groups)]}
 
 
-def _steps(groups: Sequence[Group]) -> str:
-    slow, fast, free = (
+def _steps(groups: Sequence[Group]) -> list[str]:
+    """Rows of the README's table: seconds a step by rate, and megabytes."""
+    by_rate = [
         {group.name: group for group in groups if group.setting[:2] == ("synthetic-25m", rate)}
         for rate in ("100mbit", "1gbit", "unlimited")
-    )
-    fewer = slow["plain DDP"].typical("bytes_per_step") / slow[OURS].typical("bytes_per_step")
-    methods = ("plain DDP", POWER, OURS)
-    by_rate = [[_seconds(some[method]) for method in methods if method in some] for some in (slow, fast, free)]
-    return (
-        "at 100 Mbit/s takes {} s a step with plain DDP, {} s with torch's PowerSGD hook and {} s with `topk(1%)` "
-        "(1 Gbit/s: {}, {} and {} s; not limited: {} s with plain DDP and {} s with `topk(1%)`)"
-    ).format(*itertools.chain.from_iterable(by_rate)) + f", with {fewer:.0f} times fewer bytes on the wire"
+    ]
+    return [_row(name, [some.get(method) for some in by_rate]) for method, name in METHODS.items()]
+
+
+def _row(name: str, found: Sequence[Group | None]) -> str:
+    seconds = [_seconds(group) if group else "" for group in found]
+    assert found[0]
+    megabytes = found[0].typical("bytes_per_step") / 1e6
+    cells = [name, *seconds, f"{megabytes:.0f}" if megabytes >= 10 else f"{megabytes:.2f}"]
+    return " ".join(f"| {cell}" if cell else "|" for cell in cells) + " |"
 
 
 def _seconds(group: Group) -> str:
     found = group.typical("step_ms") / 1e3
-    return f"{found:.1f}" if found >= 10 else f"{found:.2f}"
+    return f"{found:.1f} s" if found >= 10 else f"{found:.2f} s"
 
 
 def _accuracy() -> str:

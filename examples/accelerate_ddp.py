@@ -3,7 +3,7 @@
 python examples/accelerate_ddp.py                              starts two ranks on this machine
 torchrun --nproc-per-node 2 examples/accelerate_ddp.py         the same, started by torchrun
 
-On CPU, `accelerate launch --cpu --num_processes 2` starts one process, not two: docs/ACCELERATE.md.
+On CPU, `accelerate launch --cpu --num_processes 2` starts one process, not two: docs/guides/accelerate.md.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The README's figures, and BENCHMARKS.md's table of the lab, are those of the files that commands wrote."""
+"""The README's figures, and the table of the lab, are those of the files that commands wrote."""
 
 from __future__ import annotations
 

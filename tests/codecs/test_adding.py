@@ -1,4 +1,4 @@
-"""The codec that docs/ADDING_A_CODEC.md writes keeps the rules that the page gives."""
+"""The codec that docs/extending/adding-a-codec.md writes keeps the rules that the page gives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsewire.codecs import registry
 from sparsewire.errors import SectionError
 from sparsewire.frames import wire
 
-PAGE = Path(__file__).parents[2] / "docs" / "ADDING_A_CODEC.md"
+PAGE = Path(__file__).parents[2] / "docs" / "extending" / "adding-a-codec.md"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""State files: every damage is told, no kill leaves half a file, and the bytes are those of docs/FORMAT.md."""
+"""State files: every damage is told, no kill leaves half a file, and the bytes are those of the format's page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_bytes_are_those_of_the_format() -> None:
-    """docs/FORMAT.md, section "State files", read by hand."""
+    """docs/reference/format.md, section "State files", read by hand."""
     data = pack({"kind": "test", "x": np.array([1.0, 2.0], np.float32), "b": b"hi"})
     magic, version, head, body = struct.unpack("<8sIQQ", data[:28])
     assert (magic, version, (28 + head) % 64, body) == (b"SWSTATE\n", 1, 0, 128)

@@ -22,7 +22,7 @@ from sparsewire.training.averager import Averager
 from sparsewire.training.schedule import SchemeSchedule, Settings
 
 NNZ = 3000
-# columns per entry → what |residual| / |gradient| settles at: ../docs/EXCHANGES.md
+# columns per entry → what |residual| / |gradient| settles at: docs/guides/exchanges.md
 SETTLED = {0.25: 4.7, 0.5: 2.2, 1: 1.1, 2: 0.65, 4: 0.41}
 
 

@@ -174,7 +174,7 @@ PROBE = "import os; os.write(1, (os.environ['RANK'] + ' ' + os.environ['WORLD_SI
 
 def launches() -> list[str]:
     """Every documented command line that starts the ranks of an example."""
-    texts = [path.read_text() for path in (*EXAMPLES.glob("*.py"), *EXAMPLES.parent.glob("docs/*.md"))]
+    texts = [path.read_text() for path in (*EXAMPLES.glob("*.py"), *EXAMPLES.parent.glob("docs/**/*.md"))]
     found = re.findall(r"^((?:torchrun|accelerate launch) .*examples/\w+\.py)", "\n".join(texts), re.MULTILINE)
     return sorted({re.sub(r"examples/\w+\.py", "SCRIPT", line) for line in found})
 

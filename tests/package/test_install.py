@@ -63,6 +63,17 @@ def test_a_compiler_that_works_installs_the_kernels(tmp_path: Path) -> None:
     assert name.startswith("_native") and "without" not in said
 
 
+def test_without_a_compiler_a_wheel_of_python_alone_is_asked_for(tmp_path: Path) -> None:
+    """scikit-build-core builds it when CMake fails: the settings for that are there."""
+    options = ["-DSPARSEWIRE_GO_WITHOUT=OFF", "-DCMAKE_CXX_COMPILER=/no/such/compiler"]
+    done = subprocess.run(["cmake", "-S", ROOT, "-B", tmp_path, *options], capture_output=True, text=True)
+    assert done.returncode != 0 and "CMake Error" in done.stderr
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'cmake.define.SPARSEWIRE_GO_WITHOUT = "OFF"' in project
+    retry = project.partition("if.failed = true")[2].partition("[[")[0]
+    assert "wheel.cmake = false" in retry and 'wheel.py-api = "py3"' in retry
+
+
 def test_kernels_that_could_be_compiled_once_are_not_installed_after_they_cannot(tmp_path: Path) -> None:
     installed(tmp_path, "no such file")
     shutil.rmtree(tmp_path / "prefix")

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    args = _parser().parse_args(argv)
+    args = command_parser().parse_args(argv)
     try:
         status: int = args.run(args)
         sys.stdout.flush()
@@ -63,7 +63,8 @@ def _describe(error: Exception) -> str:
     return str(error)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="sparsewire", description="Compress gradients into frames; inspect, decode and measure them."
     )

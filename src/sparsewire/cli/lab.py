@@ -53,7 +53,7 @@ def _add_train(kinds: Any) -> None:
         "is in the results already is not run again; one that fails is recorded, and the rest goes on. Exit status: 1 "
         "if one failed.",
     )  # fmt: skip
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.toml", help="instead of flags: docs/LAB.md")
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.toml", help="instead of flags: docs/guides/lab.md")
     several: dict[str, Any] = {"nargs": "+", "action": "extend"}
     parser.add_argument("--workload", **several, metavar="NAME", help=", ".join(WORKLOAD_NAMES))
     parser.add_argument(

@@ -25,9 +25,15 @@ def add_list(commands: Any) -> None:
     add_json(add(commands, "list", _list, "the codecs of every slot and their settings"))
 
 
-def _list(args: argparse.Namespace) -> int:
+def all_facts() -> dict[str, list[dict[str, Any]]]:
+    """What is known of every codec, by slot, and of the presets."""
     known = {slot: [_codec_facts(codec) for codec in codecs(slot).values()] for slot in SLOTS}
     known["presets"] = [_preset_facts(name) for name in PRESETS]
+    return known
+
+
+def _list(args: argparse.Namespace) -> int:
+    known = all_facts()
     rows = [row for slot, entries in known.items() for facts in entries for row in _rows(slot, facts)]
     legend = [f"{word}: {meaning}" for word, meaning in STATUSES.items()]
     publish("\n".join([table(["slot", "codec", "status", "what it does"], rows), "", *legend]), known, args.json)

@@ -100,7 +100,7 @@ def find(slot: str, name: str) -> type[Codec]:
     """The class behind a name in a scheme."""
     codec = codecs(slot).get(name)
     if codec is None:
-        raise SchemeError(f"{slot} has no {name!r}{nearest(name, codecs(slot))}")
+        raise SchemeError(f"{slot} has no {name!r}{suggestion(name, codecs(slot), slot)}")
     return codec
 
 
@@ -113,6 +113,23 @@ def find_wire(slot: str, name: int | str) -> type[Codec]:
     if match is None:
         raise UnknownCodec(f"the frame needs {slot} codec {name!r}, which is not installed here")
     return match
+
+
+HOOKS = {"fp16", "bf16", "powersgd", "post-local-sgd", "ddp"}  # of torch, by their names in `sparsewire lab train`
+
+
+def suggestion(name: str, known: Iterable[str], slot: str) -> str:
+    """What a name that a slot does not know may mean: a codec of another slot, a hook of torch, or a mistyped name."""
+    elsewhere = [other for other in SLOTS if other != slot and name in codecs(other)]
+    if elsewhere:
+        return f": {name} is a codec of another slot; write {' or '.join(f'{other}={name}' for other in elsewhere)}"
+    if name in HOOKS:
+        return f": {name} is a method of torch; `sparsewire lab train --method {name}` measures it"
+    everywhere = {codec: other for other in SLOTS if other != slot for codec in codecs(other)}
+    close = difflib.get_close_matches(name, [*known, *everywhere], n=1, cutoff=0.7)
+    if close and close[0] in everywhere and close[0] not in known:
+        return f"; did you mean {everywhere[close[0]]}={close[0]}?{nearest(name, known).rpartition('?')[2]}"
+    return nearest(name, known)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

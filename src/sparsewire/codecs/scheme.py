@@ -22,7 +22,7 @@ from sparsewire.errors import HeaderError, SchemeError
 from .contract import SLOTS, Codec, ExchangeCodec, IndexCodec, Memory, Select, Transform
 from .presets import PRESETS, expand
 from .record import CodecRecord, Parameter, pack_record, unpack_record
-from .registry import codecs, find, find_wire, nearest
+from .registry import codecs, find, find_wire, nearest, suggestion
 from .syntax import CALL, read_call, refuse_repeated, split
 from .transform import Identity
 from .values.chain import Chain
@@ -155,7 +155,7 @@ def _expand(part: str, spec: str) -> dict[str, str]:
     if call is None or call[0] in codecs("select"):
         return {}
     if call[0] not in PRESETS:
-        raise SchemeError(f"select has no {call[0]!r}{nearest(call[0], [*PRESETS, *codecs('select')])}")
+        raise SchemeError(f"select has no {call[0]!r}{suggestion(call[0], [*PRESETS, *codecs('select')], 'select')}")
     first, *others = split(expand(*call).scheme, "|", spec)
     return {"select": first, **dict(_split_slot(other, 1, spec) for other in others)}
 

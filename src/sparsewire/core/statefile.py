@@ -1,8 +1,8 @@
 """A state of arrays, bytes and plain types ⇄ one file with a checksum; nothing in it is executed.
 
-docs/FORMAT.md has the bytes. The head is JSON text with a tree and the arrays' number types and shapes; in the tree
-{"$array": 3} stands for the array of that number, {"$bytes": 3} for the bytes of it, and {"$map": […]} for a mapping as
-a list of pairs, so that keys may be numbers.
+docs/reference/format.md has the bytes. The head is JSON text with a tree and the arrays' number types and shapes; in
+the tree {"$array": 3} stands for the array of that number, {"$bytes": 3} for the bytes of it, and {"$map": […]} for a
+mapping as a list of pairs, so that keys may be numbers.
 """
 
 from __future__ import annotations

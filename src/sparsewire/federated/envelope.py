@@ -1,4 +1,4 @@
-"""Messages between server and clients ⇄ bytes, as docs/FORMAT.md says: what surrounds the frames.
+"""Messages between server and clients ⇄ bytes, as docs/reference/format.md says: what surrounds the frames.
 
 Down, the server says which round the message leads to and the digest of the model there; then one of
 

@@ -1,4 +1,4 @@
-"""Frame and bundle ⇄ bytes, as docs/FORMAT.md says. The only file that packs a header."""
+"""Frame and bundle ⇄ bytes, as docs/reference/format.md says. The only file that packs a header."""
 
 from __future__ import annotations
 

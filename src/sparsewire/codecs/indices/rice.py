@@ -19,7 +19,7 @@ from ..contract import Context, IndexCodec
 
 
 def rice_body(values: Array, block: int) -> bytes:
-    """Unsigned integers → the "Rice body" of docs/FORMAT.md."""
+    """Unsigned integers → the "Rice body" of docs/reference/format.md."""
     if not values.size:
         return b""
     parameters, low, unary = kernels.rice_encode(values, block)

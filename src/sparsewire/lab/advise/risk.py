@@ -1,4 +1,4 @@
-"""What compression cost in accuracy where it was measured: "Accuracy with momentum and Adam" in docs/BENCHMARKS.md.
+"""What compression cost in accuracy where it was measured: docs/measurements/accuracy-ratios.md.
 
 The figures are copied from that table (`benchmarks/accuracy.py`, seeds 31 to 33; fewer where it says so there). They
 are of short runs of small models at dense's best rate, and say what to look out for, not what will happen.
@@ -12,7 +12,7 @@ from typing import Any
 
 SGD, ADAM = "momentum", "adam"
 OPTIMIZERS = (SGD, ADAM)
-SOURCE = 'docs/BENCHMARKS.md, "Accuracy with momentum and Adam"'
+SOURCE = "docs/measurements/accuracy-ratios.md"
 MEMORIES = {
     "residual": "memory=residual behind the optimizer's momentum",
     "dgc": "the momentum in front of the selection (SGD: memory=dgc; Adam: memory=residual and optimizer=, β1 = 0)",
