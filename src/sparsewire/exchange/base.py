@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -24,10 +24,11 @@ from .combine import combine_into
 
 @dataclass
 class Clock:
-    """Seconds by stage, and how often an exchange used one of its methods."""
+    """Seconds by stage, and how often an exchange used one of its methods; `watch` is told of each stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    watch: Callable[[str, float, float], None] | None = None
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -35,7 +36,10 @@ class Clock:
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+            end = time.perf_counter()
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + end - start
+            if self.watch is not None:
+                self.watch(stage, start, end)
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
