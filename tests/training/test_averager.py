@@ -14,7 +14,8 @@ from trainings import NAMES, SCHEME, all_same, averager, gradients, put_groups, 
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.errors import InputError
+from sparsewire.errors import InputError, PeerError
+from sparsewire.exchange import rider
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Buffer, Slice
 from sparsewire.training.schedule import SchemeSchedule
@@ -61,9 +62,41 @@ def test_every_gradient_is_sent_or_kept() -> None:
 def test_tensors_that_are_put_together_travel_as_one_message() -> None:
     def fn(comm: Communicator) -> None:
         train(averager(comm), comm, range(1))
-        assert comm.collectives == 2  # the frames; what is dense
+        assert comm.collectives == 1  # the frames, and behind them what is dense
 
     run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("scheme", [SCHEME, f"{SCHEME} | exchange=reduce_scatter", "topk(10%) | memory=gain"])
+@pytest.mark.parametrize("most", [0, 2**17])
+def test_what_is_dense_has_the_same_mean_behind_a_message_and_by_itself(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, most: int
+) -> None:
+    """Of three ranks, whose order the sum follows; also where an exchange carries nothing."""
+    monkeypatch.setattr(rider, "MOST", most)
+
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, scheme)
+        train(one, comm, range(2))
+        before, x = comm.collectives, gradients(comm, 2)
+        parts = [np.frombuffer(part, np.float32) for part in comm.all_gather(x["b"].tobytes(), "b")]
+        expected = (parts[0] + parts[1] + parts[2]) / np.float32(3)
+        one.put(x)
+        one.finish()
+        assert same_bits(x["b"], expected)
+        gathered = "reduce_scatter" not in scheme
+        expected_calls = 1 + (2 - (most > 0) if gathered else 3)
+        assert comm.collectives - before == expected_calls
+
+    run_ranks(3, fn)
+
+
+def test_a_message_that_is_shorter_than_what_rides_with_it_names_its_rank() -> None:
+    along = rider.Rider([np.zeros(4, np.float32)])
+    assert along.split([memoryview(b"x" * 18)])[0] == [b"xx"]
+    assert along.split([memoryview(b"")])[0] == [b""]  # from a rank that failed
+    with pytest.raises(PeerError, match="rank 1: 5 bytes"):
+        along.split([memoryview(b"x" * 18), memoryview(b"x" * 5)])
 
 
 @pytest.mark.parametrize("scheme", [SCHEME, "topk(k=0)", "one_sign(k=0) | memory=dgc"])

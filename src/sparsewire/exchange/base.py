@@ -20,6 +20,7 @@ from sparsewire.frames.seal import Sealed, Selection
 from sparsewire.kernels import Array
 
 from .combine import combine_into
+from .rider import Rider
 
 
 @dataclass
@@ -55,6 +56,7 @@ class ExchangeContext:
     seed: int = 0
     clock: Clock = field(default_factory=Clock)
     label: str = ""  # of the channels, where schemes alternate
+    rider: Rider | None = None  # what travels with the messages, if the exchange carries any
 
     @property
     def method(self) -> Exchange:
@@ -108,6 +110,8 @@ class ExchangeContext:
 
 class Exchange(ExchangeCodec):
     """How the ranks come to the mean: the base class of every exchange, built in or from outside."""
+
+    carries = False  # whether `exchange` moves a context's rider
 
     def selects(self, pieces: Sequence[Piece], context: ExchangeContext) -> Sequence[Select]:
         """The selection of each piece on this rank in this step: the scheme's own, unless another rank leads.

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse
 from sparsewire.errors import InputError
-from sparsewire.exchange import ExchangeContext, Outcome, Piece, Selected, average_dense
+from sparsewire.exchange import ExchangeContext, Outcome, Piece, Rider, Selected, average_dense
 from sparsewire.kernels import Array
 
 from .buffer_pieces import BufferPieces
@@ -120,9 +121,25 @@ class Averager(TrainingState):
         return pending
 
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
-        outcomes = iter(self._run(offers, context))
+        outcomes = iter(self._run(offers, self._with_rider(pending, context) if offers else context))
         for buffer in pending:
             buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
+
+    def _with_rider(self, pending: Sequence[PendingBuffer], context: ExchangeContext) -> ExchangeContext:
+        """What travels dense goes with these buffers' messages where that is cheap: all of theirs, and the gain."""
+        for buffer in pending:
+            buffer.land()
+        arrays = [values for buffer in pending for _, values in buffer.dense]
+        message = [] if self._gain.agreed_on else self._gain.message((), sparse=True)
+
+        def arrived(finite: bool) -> None:
+            for buffer in pending:
+                buffer.reduced, buffer.finite = True, finite
+            if message:
+                self._gain.now, self._gain.agreed_on = self._gain.agreed(message), True
+
+        rider = Rider([*arrays, *message], arrived)
+        return replace(context, rider=rider) if context.method.carries and rider.fits(context.comm.size) else context
 
     def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
         return context.method.exchange(offers, context) if offers else []
@@ -229,10 +246,12 @@ class Averager(TrainingState):
             buffer.land()
         pairs = [pair for buffer in waiting for pair in buffer.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
-        message, norms = self._gain.message(arrays, sparse=self.scheme is not None), self._norms(arrays)
+        sparse = self.scheme is not None and not self._gain.agreed_on
+        message, norms = self._gain.message(arrays, sparse), self._norms(arrays)
         with self.clock("dense"):
             finite = average_dense([*arrays, *message, *norms], self.nodes.across)
-        self._gain.now = self._gain.agreed(message)
+        if not self._gain.agreed_on:
+            self._gain.now = self._gain.agreed(message)
         self._guard.note(*norms)
         return finite
 
