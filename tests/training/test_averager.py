@@ -61,7 +61,7 @@ def test_every_gradient_is_sent_or_kept() -> None:
 
 def test_tensors_that_are_put_together_travel_as_one_message() -> None:
     def fn(comm: Communicator) -> None:
-        train(averager(comm), comm, range(1))
+        train(averager(comm, sizes=NAMES), comm, range(1))
         assert comm.collectives == 1  # the frames, and behind them what is dense
 
     run_ranks(2, fn)
@@ -76,7 +76,7 @@ def test_what_is_dense_has_the_same_mean_behind_a_message_and_by_itself(
     monkeypatch.setattr(rider, "MOST", most)
 
     def fn(comm: Communicator) -> None:
-        one = averager(comm, scheme)
+        one = averager(comm, scheme, sizes=NAMES)
         train(one, comm, range(2))
         before, x = comm.collectives, gradients(comm, 2)
         parts = [np.frombuffer(part, np.float32) for part in comm.all_gather(x["b"].tobytes(), "b")]
@@ -91,12 +91,15 @@ def test_what_is_dense_has_the_same_mean_behind_a_message_and_by_itself(
     run_ranks(3, fn)
 
 
-def test_a_message_that_is_shorter_than_what_rides_with_it_names_its_rank() -> None:
+def test_damage_to_what_rides_with_a_message_names_its_rank() -> None:
     along = rider.Rider([np.zeros(4, np.float32)])
-    assert along.split([memoryview(b"x" * 18)])[0] == [b"xx"]
-    assert along.split([memoryview(b"")])[0] == [b""]  # from a rank that failed
-    with pytest.raises(PeerError, match="rank 1: 5 bytes"):
-        along.split([memoryview(b"x" * 18), memoryview(b"x" * 5)])
+    whole = memoryview(b"xx" + along.pack())
+    assert along.split([whole, whole])[0] == [b"xx", b"xx"]
+    for damaged in (whole[:5], bytes(len(whole)), whole[:-1], whole[:-3].tobytes() + b"abc"):
+        with pytest.raises(PeerError, match="rank 1: what travels dense was damaged"):
+            along.split([whole, memoryview(damaged)])
+    with pytest.raises(PeerError, match="rank 1: it failed before it could send"):
+        along.split([whole, memoryview(b"")])
 
 
 @pytest.mark.parametrize("scheme", [SCHEME, "topk(k=0)", "one_sign(k=0) | memory=dgc"])

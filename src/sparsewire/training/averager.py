@@ -23,7 +23,8 @@ from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse
 from sparsewire.errors import InputError
-from sparsewire.exchange import ExchangeContext, Outcome, Piece, Rider, Selected, average_dense
+from sparsewire.exchange import Exchange, ExchangeContext, Outcome, Piece, Rider, Selected, average_dense
+from sparsewire.exchange.rider import fits, gather_means
 from sparsewire.kernels import Array
 
 from .buffer_pieces import BufferPieces
@@ -44,6 +45,8 @@ class Averager(TrainingState):
     def __init__(self, comm: Communicator, settings: Settings, sizes: Mapping[str, int] | None = None) -> None:
         super().__init__(comm, settings, sizes)
         self.sparse_means: dict[str, Sparse] = {}
+        dense = [size for name, size in (sizes or {}).items() if not settings.is_sparse(name, size)]
+        self._small = math.inf if sizes is None else sum(dense)  # numbers that travel dense in sparse steps
         self._pieces = BufferPieces(self.settings, self.states, self.clock)
         self._pending: list[PendingBuffer] = []
         self._sparse: list[PendingSparse] = []
@@ -121,9 +124,17 @@ class Averager(TrainingState):
         return pending
 
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
-        outcomes = iter(self._run(offers, self._with_rider(pending, context) if offers else context))
+        outcomes = iter(
+            self._run(offers, self._with_rider(pending, context) if offers and self._rides(context.scheme) else context)
+        )
         for buffer in pending:
             buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
+
+    def _rides(self, plan: Scheme) -> bool:
+        """Whether what travels dense goes by all_gathers: the same in every step, however parameters are bundled, as
+        the sums then go in another order."""
+        method = plan.exchange
+        return isinstance(method, Exchange) and method.carries and fits(self._small, self.nodes.across.size)
 
     def _with_rider(self, pending: Sequence[PendingBuffer], context: ExchangeContext) -> ExchangeContext:
         """What travels dense goes with these buffers' messages where that is cheap: all of theirs, and the gain."""
@@ -138,8 +149,7 @@ class Averager(TrainingState):
             if message:
                 self._gain.now, self._gain.agreed_on = self._gain.agreed(message), True
 
-        rider = Rider([*arrays, *message], arrived)
-        return replace(context, rider=rider) if context.method.carries and rider.fits(context.comm.size) else context
+        return replace(context, rider=Rider([*arrays, *message], arrived))
 
     def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
         return context.method.exchange(offers, context) if offers else []
@@ -249,7 +259,10 @@ class Averager(TrainingState):
         sparse = self.scheme is not None and not self._gain.agreed_on
         message, norms = self._gain.message(arrays, sparse), self._norms(arrays)
         with self.clock("dense"):
-            finite = average_dense([*arrays, *message, *norms], self.nodes.across)
+            if self.scheme is not None and self._rides(self.scheme):
+                finite = gather_means([*arrays, *message, *norms], self.nodes.across)
+            else:
+                finite = average_dense([*arrays, *message, *norms], self.nodes.across)
         if not self._gain.agreed_on:
             self._gain.now = self._gain.agreed(message)
         self._guard.note(*norms)
