@@ -124,9 +124,9 @@ class Averager(TrainingState):
         return pending
 
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
-        outcomes = iter(
-            self._run(offers, self._with_rider(pending, context) if offers and self._rides(context.scheme) else context)
-        )
+        if offers and self._rides(context.scheme):
+            context = self._with_rider(pending, context)
+        outcomes = iter(self._run(offers, context))
         for buffer in pending:
             buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
 

@@ -50,6 +50,7 @@ class Profile:
 
     def __init__(self, comm: Communicator, clock: Clock) -> None:
         self._comm, self._clock = comm, clock
+        self.history: list[list[float]] | None = None  # if a list is put here: of each step, its collectives' seconds
         self._ended: float | None = None
         self._came = 0.0
         self._calls: list[Span] = []
@@ -109,6 +110,8 @@ class Profile:
         if before is not None and before <= self._came:
             self._count(before, self._came, now)
             self._record(before, now)
+            if self.history is not None:
+                self.history.append([call.end - call.start for call in self._calls])
         calls, self._calls, self._tasks, self._ended = self._calls, [], [], now
         self._learn(calls)
         if self._trace is not None:
@@ -118,6 +121,8 @@ class Profile:
         """The step under way is another's, or was given up: it is not counted."""
         self._ended = None
         self._calls, self._tasks = [], []
+        for queue in self._queues.values():
+            queue.forget()
 
     # --- what is made of it ---
 
@@ -179,6 +184,10 @@ class Queue:
 
     def __init__(self) -> None:
         self._thread, self._before = 0, 0
+
+    def forget(self) -> None:
+        """What comes until it is asked again is not counted."""
+        self._thread = 0
 
     def more(self) -> float:
         thread, now = threading.get_ident(), _nanoseconds_queued()

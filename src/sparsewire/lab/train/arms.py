@@ -74,6 +74,8 @@ class Arm:
         self.received: list[int] = []
         self.handed: list[int] = []  # bytes that the link passes to the communicator, without TCP's headers
         self.clear_stages()
+        if isinstance(self.link, Link):
+            self.link.profile.clear()
 
     def clear_stages(self) -> None:
         """Discards the link's stages of the steps so far."""
@@ -103,7 +105,7 @@ class Arm:
         stats = {} if self.link is None else self.link.stats()
         return {
             "loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": self.mean_stages(),
-            "nodes": stats.get("nodes", {}), "auto": stats.get("auto", {}),
+            "nodes": stats.get("nodes", {}), "auto": stats.get("auto", {}), "profile": stats.get("profile", {}),
         }  # fmt: skip
 
     def mean_stages(self) -> dict[str, float]:
