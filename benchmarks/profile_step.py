@@ -2,9 +2,10 @@
 
     sudo python benchmarks/profile_step.py --ranks 4 --rate 1gbit
 
-25M parameters; the arms take turns within one run. Of each arm with a link: the parts of the step as `link.stats()`
-gives them (docs/PROFILE.md); how long its collectives took, and how long each of them took on the rank that came last,
-which is what the wire and the engine need; seconds in which threads were ready and had no core.
+25M parameters; the arms take turns within one run ("views": DDP's gradient_as_bucket_view=True). Of each arm with a
+link: the parts of the step as `link.stats()` gives them (docs/PROFILE.md); how long its collectives took, and how long
+each of them took on the rank that came last, which is what the wire and the engine need; seconds in which threads were
+ready and had no core.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ ARMS: dict[str, dict[str, Any]] = {
     "topk(1%), rice, qsgd": {
         "hook": "sparsewire",
         "scheme": "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual",
+    },
+    "the same, views": {
+        "hook": "sparsewire",
+        "scheme": "topk(1%) | indices=rice | values=qsgd(bits=7) | memory=residual",
+        "views": True,
     },
     "topk(1%), default": {"hook": "sparsewire", "scheme": "topk(1%)"},
 }

@@ -31,7 +31,7 @@ TORCH = {
 }  # fmt: skip
 CHOSEN = {"attach": "sparsewire", "local-steps": "local"}  # without a scheme
 PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
-OURS = {"fitted", "falling"}
+OURS = {"fitted", "falling", "views"}
 GIVEN = {"model", "module", "scheme", "optimizer", "group"}  # not settings
 OBJECTS = {"on_step", "on_round", "scaler"}  # nor can these be written
 LONG = 100  # characters of a name
