@@ -3,7 +3,8 @@
 A step has two phases:
 1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged; dense steps add them up
    where they are. No memory's buffer is written.
-2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense. Now all ranks know
+2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense, unless it is so
+   little that it went behind the messages of an exchange (`Rider`). Now all ranks know
    whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
    all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
 `abandon` ends a step that failed, with everything as it was before.
