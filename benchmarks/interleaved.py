@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -77,7 +78,8 @@ def _row(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sent = statistics.fmean(statistics.median(report["bytes"]) for report in reports)
     row = {"step_ms": 1e3 * statistics.median(by_step), "all_ms": [1e3 * step for step in by_step], "bytes": sent}
     told = {name: reports[0][name] for name in ("nodes", "auto")}
-    return {**row, "stages_ms": stages, **told, "profile_ms": split(reports)}
+    cpu = 1e3 * statistics.fmean(report["cpu"] for report in reports)
+    return {**row, "stages_ms": stages, **told, "profile_ms": split(reports), "cpu_ms": cpu}
 
 
 def split(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -122,10 +124,13 @@ def time_steps(
         arm.clear()
     for link in links.values():
         link.profile.history = []
+    cpu = dict.fromkeys(made, 0.0)
     for _ in range(rounds):
         for name, arm in made.items():
+            before = time.process_time()
             _run(worker, name, arm, steps[name], x, y)
-    found = {name: {**arm.report(), "calls": []} for name, arm in made.items()}
+            cpu[name] += (time.process_time() - before) / (rounds * steps[name])
+    found = {name: {**arm.report(), "calls": [], "cpu": cpu[name]} for name, arm in made.items()}
     for name, link in links.items():
         found[name]["calls"] = link.profile.history
     for arm in made.values():

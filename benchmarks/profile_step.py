@@ -5,7 +5,7 @@
 25M parameters; the arms take turns within one run ("views": DDP's gradient_as_bucket_view=True). Of each arm with a
 link: the parts of the step as `link.stats()` gives them (docs/PROFILE.md); how long its collectives took, and how long
 each of them took on the rank that came last, which is what the wire and the engine need; seconds in which threads were
-ready and had no core.
+ready and had no core. CPU is that of a rank's whole process.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def measured(ranks: int, rate: str, rounds: int, steps: int) -> dict[str, Any]:
 
 def show(result: Mapping[str, Any]) -> str:
     title = f"{result['ranks']} ranks, {result['rate']}, {result['parameters']:,} parameters; ms a step"
-    columns = ["", "step", "× compute only", *PARTS, "hidden work", "collectives", "by the last", "queued"]
+    columns = ["", "step", "× compute only", "CPU", *PARTS, "hidden work", "collectives", "by the last", "queued"]
     return f"{title}\n{table(columns, [_cells(name, row) for name, row in result['arms'].items()])}"
 
 
 def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
-    start = [name, number(row["step_ms"], 1), number(row["of_compute"], 2)]
+    start = [name, number(row["step_ms"], 1), number(row["of_compute"], 2), number(row["cpu_ms"], 1)]
     profile = row["profile_ms"]
     if not profile:
         return [*start, *[""] * 8]
