@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,9 +22,11 @@ from sparsewire.lab.net.worker import Worker
 from sparsewire.lab.tasks.task import mlp
 from sparsewire.lab.tasks.workloads import BATCH
 from sparsewire.lab.train.arms import Arm, seeded
+from sparsewire.torch.ddp.link import Link
 
 CANNOT = 77
 PLAIN = "plain DDP"
+PARTS = ("compute", "work", "wait", "wire")
 
 
 def guarded(script: str, work: Callable[[], list[dict[str, Any]]]) -> tuple[int, list[dict[str, Any]]]:
@@ -75,7 +78,33 @@ def _row(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sent = statistics.fmean(statistics.median(report["bytes"]) for report in reports)
     row = {"step_ms": 1e3 * statistics.median(by_step), "all_ms": [1e3 * step for step in by_step], "bytes": sent}
     told = {name: reports[0][name] for name in ("nodes", "auto")}
-    return {**row, "stages_ms": stages, **told}
+    cpu = 1e3 * statistics.fmean(report["cpu"] for report in reports)
+    return {**row, "stages_ms": stages, **told, "profile_ms": split(reports), "cpu_ms": cpu}
+
+
+def split(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Milliseconds a step, means over the ranks. The rank that comes last to a collective waits for nobody."""
+    if not reports[0]["profile"]:
+        return {}
+    found = {part: statistics.fmean(_per_step(one["profile"], one["profile"][part]) for one in reports)
+             for part in PARTS}  # fmt: skip
+    for part in ("work", "wait", "wire"):
+        found[f"hidden {part}"] = statistics.fmean(
+            _per_step(one["profile"], one["profile"]["hidden"][part]) for one in reports
+        )
+    for thread in ("compute", "communication"):
+        queued = (_per_step(one["profile"], one["profile"]["queued"].get(thread, 0.0)) for one in reports)
+        found[f"{thread} queued"] = statistics.fmean(queued)
+    steps = list(zip(*(one["calls"] for one in reports), strict=True))
+    by_call = [list(zip(*ranks, strict=True)) for ranks in steps]
+    found["collectives"] = 1e3 * statistics.fmean(sum(map(statistics.fmean, calls)) for calls in by_call)
+    found["by the last"] = 1e3 * statistics.fmean(sum(map(min, calls)) for calls in by_call)
+    found["number of collectives"] = statistics.fmean(map(len, by_call))
+    return found
+
+
+def _per_step(profile: Mapping[str, Any], seconds: float) -> float:
+    return 1e3 * seconds / max(1, profile["steps"])
 
 
 # --- the job of a rank -----------------------------------------------------------------------------------------
@@ -87,15 +116,23 @@ def time_steps(
 ) -> dict[str, Any]:  # fmt: skip
     """Times the arms interleaved: in each round `steps` of each, after `warmup` steps that are not counted."""
     made = {name: _arm(sizes, **settings) for name, settings in arms.items()}
+    links = {name: arm.link for name, arm in made.items() if isinstance(arm.link, Link)}
     draw = torch.Generator().manual_seed(worker.rank)
     x, y = torch.randn(batch, sizes[0], generator=draw), torch.randint(sizes[-1], (batch,), generator=draw)
     for name, arm in made.items():
         _run(worker, name, arm, warmup[name], x, y)
         arm.clear()
+    for link in links.values():
+        link.profile.history = []
+    cpu = dict.fromkeys(made, 0.0)
     for _ in range(rounds):
         for name, arm in made.items():
+            before = time.process_time()
             _run(worker, name, arm, steps[name], x, y)
-    found = {name: arm.report() for name, arm in made.items()}
+            cpu[name] += (time.process_time() - before) / (rounds * steps[name])
+    found = {name: {**arm.report(), "calls": [], "cpu": cpu[name]} for name, arm in made.items()}
+    for name, link in links.items():
+        found[name]["calls"] = link.profile.history
     for arm in made.values():
         arm.close()
     return {"parameters": next(iter(made.values())).dense_bytes // 4, "arms": found}
@@ -107,6 +144,8 @@ def _arm(sizes: Sequence[int], momentum: float = 0.0, **settings: Any) -> Arm:
 
 def _run(worker: Worker, name: str, arm: Arm, steps: int, x: torch.Tensor, y: torch.Tensor) -> None:
     dist.barrier()  # all ranks have finished the previous arm
+    if isinstance(arm.link, Link):
+        arm.link.profile.forget()
     for _ in range(steps):
         arm.step(x, y)
         worker.emit(arm=name, seconds=arm.seconds[-1])

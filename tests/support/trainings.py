@@ -21,7 +21,8 @@ NAMES = {"w": 300, "v": 200, "b": 7}
 
 def averager(comm: Communicator, scheme: str = SCHEME, warmup: int = 0, **settings: Any) -> Averager:
     schedule = SchemeSchedule(sw.scheme(scheme), warmup)
-    return Averager(comm, Settings(schedule, dense_below=settings.pop("dense_below", 10), **settings))
+    sizes = settings.pop("sizes", None)
+    return Averager(comm, Settings(schedule, dense_below=settings.pop("dense_below", 10), **settings), sizes)
 
 
 def gradients(comm: Communicator, step: int, scale: float = 1.0) -> dict[str, np.ndarray]:

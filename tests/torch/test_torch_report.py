@@ -21,7 +21,8 @@ def test_statistics_add_up(ranks: Pool) -> None:
         assert (start["steps"], start["bytes_dense"], start["seconds"]) == (0, 0, {})
         assert [one["steps"] for one in told] == [1, 2, 3, 4, 5, 6]
         assert all(one["finite"] for one in told)
-        recipe = end.pop("recipe")
+        recipe, profile = end.pop("recipe"), end.pop("profile")
+        assert profile["steps"] == 5  # the first has no beginning
         assert recipe == 'attach(model, "topk(5%) | memory=residual", optimizer=None)'
         assert end == {key: value for key, value in told[-1].items() if key in end}
         assert end["bytes_dense"] == 6 * found["dense"]

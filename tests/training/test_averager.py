@@ -14,7 +14,8 @@ from trainings import NAMES, SCHEME, all_same, averager, gradients, put_groups, 
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.errors import InputError
+from sparsewire.errors import InputError, PeerError
+from sparsewire.exchange import rider
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Buffer, Slice
 from sparsewire.training.schedule import SchemeSchedule
@@ -60,10 +61,45 @@ def test_every_gradient_is_sent_or_kept() -> None:
 
 def test_tensors_that_are_put_together_travel_as_one_message() -> None:
     def fn(comm: Communicator) -> None:
-        train(averager(comm), comm, range(1))
-        assert comm.collectives == 2  # the frames; what is dense
+        train(averager(comm, sizes=NAMES), comm, range(1))
+        assert comm.collectives == 1  # the frames, and behind them what is dense
 
     run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("scheme", [SCHEME, f"{SCHEME} | exchange=reduce_scatter", "topk(10%) | memory=gain"])
+@pytest.mark.parametrize("most", [0, 2**17])
+def test_what_is_dense_has_the_same_mean_behind_a_message_and_by_itself(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, most: int
+) -> None:
+    """Of three ranks, whose order the sum follows; also where an exchange carries nothing."""
+    monkeypatch.setattr(rider, "MOST", most)
+
+    def fn(comm: Communicator) -> None:
+        one = averager(comm, scheme, sizes=NAMES)
+        train(one, comm, range(2))
+        before, x = comm.collectives, gradients(comm, 2)
+        parts = [np.frombuffer(part, np.float32) for part in comm.all_gather(x["b"].tobytes(), "b")]
+        expected = (parts[0] + parts[1] + parts[2]) / np.float32(3)
+        one.put(x)
+        one.finish()
+        assert same_bits(x["b"], expected)
+        gathered = "reduce_scatter" not in scheme
+        expected_calls = 1 + (2 - (most > 0) if gathered else 3)
+        assert comm.collectives - before == expected_calls
+
+    run_ranks(3, fn)
+
+
+def test_damage_to_what_rides_with_a_message_names_its_rank() -> None:
+    along = rider.Rider([np.zeros(4, np.float32)])
+    whole = memoryview(b"xx" + along.pack())
+    assert along.split([whole, whole])[0] == [b"xx", b"xx"]
+    for damaged in (whole[:5], bytes(len(whole)), whole[:-1], whole[:-3].tobytes() + b"abc"):
+        with pytest.raises(PeerError, match="rank 1: what travels dense was damaged"):
+            along.split([whole, memoryview(damaged)])
+    with pytest.raises(PeerError, match="rank 1: it failed before it could send"):
+        along.split([whole, memoryview(b"")])
 
 
 @pytest.mark.parametrize("scheme", [SCHEME, "topk(k=0)", "one_sign(k=0) | memory=dgc"])

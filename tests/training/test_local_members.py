@@ -16,7 +16,7 @@ from sparsewire.comm.threads import Hub
 from sparsewire.errors import CommError, SparsewireError
 
 EVERY = 3
-CALLS = 4  # collectives of a meeting: who is where, the frames, what travels dense, the last word
+CALLS = 3  # collectives of a meeting: who is where, the frames and what travels dense, the last word
 
 
 class Lost(Exception):

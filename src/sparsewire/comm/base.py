@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,9 @@ from .pairs import Mailbox, peers_by_round
 from .slots import LABELS, SMALL, SlotAllToAll, SlotGather, label_of, length_of, pack, unpack
 
 CHUNK = 2**26  # bytes that a gather of whole arrays receives at once: it holds an array of every rank
+
+
+Watch = Callable[[str, int, float, float], None]  # name, bytes handed to the engine, start and end (perf_counter)
 
 
 class Traffic(NamedTuple):
@@ -51,6 +54,7 @@ class Communicator(ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.collectives = self.bytes_sent = self.bytes_received = 0
+        self._watch: Watch | None = None  # is told of the engine's calls
         self._unusable = ""  # why no more collectives can be called
         self._splits: tuple[Communicator, ...] = ()
         self._slots = SlotGather(range(size), functools.partial(self._gather, "all_gather"))
@@ -154,6 +158,15 @@ class Communicator(ABC):
         """This group's traffic and that of all groups that were split from it, closed or not."""
         counts = [(self.collectives, self.bytes_sent, self.bytes_received), *(part.traffic() for part in self._splits)]
         return Traffic(*map(sum, zip(*counts, strict=True)))
+
+    def watch(self, watch: Watch | None) -> None:
+        """Has it told, on the thread that calls, of every call of the engine, here and in the groups split off before.
+
+        Over torch; other engines tell nothing.
+        """
+        self._watch = watch
+        for part in self._splits:
+            part.watch(watch)
 
     def close(self) -> None:
         """Lets go of buffers and of the groups that were split off; the user's own process group stays open."""

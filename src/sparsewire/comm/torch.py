@@ -51,6 +51,7 @@ class TorchCommunicator(Communicator):
         self._group: Any = group
         self._device = torch.device(device) if device is not None else process_group.default_device(used)
         self._abandoned: list[Any] = []
+        self._told = 0  # bytes that whoever watches knows of
         self._owns_group = False  # whether the group ends with this communicator
         self._lent: deque[weakref.ref[Array]] = deque(maxlen=64)  # the last arrays that the engine was given
         self._reduced: deque[torch.Tensor] = deque(maxlen=16)  # the last tensors; see `_await_release`
@@ -213,6 +214,7 @@ class TorchCommunicator(Communicator):
 
     def _call(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
         self._check_usable(name)
+        start = time.perf_counter()
         try:
             return fn(*args, self._group if self._group is not None else process_group.default_group())
         except (RuntimeError, ValueError) as error:
@@ -221,6 +223,10 @@ class TorchCommunicator(Communicator):
             # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
             traceback.clear_frames(error.__traceback__)
             raise translate(name, error) from None
+        finally:
+            if self._watch is not None:
+                self._watch(name, self.bytes_sent - self._told, start, time.perf_counter())
+                self._told = self.bytes_sent
 
 
 @background.at_end

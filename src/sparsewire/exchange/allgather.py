@@ -25,6 +25,7 @@ from sparsewire.kernels.scratch import scratch
 from .base import Exchange, ExchangeContext, Outcome
 from .combine import RULES, combine, combine_into
 from .messages import gather, read
+from .rider import Rider
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class AllGather(Exchange):
 
     id = "allgather"
     wire_id = 1
+    carries = True
 
     mean: str = "all"
 
@@ -62,14 +64,15 @@ def gather_sealed(
     pieces: Sequence[Piece], sealed: Sequence[Sealed], context: ExchangeContext, channel: str, rule: str = "all"
 ) -> list[Outcome]:
     """The outcomes of an all_gather of these frames."""
-    comm, own = context.comm, [coded.sent for coded in sealed]
+    comm, own, rider = context.comm, [coded.sent for coded in sealed], context.rider or Rider()
     message = pack_message(coded.fields for coded in sealed)
     with context.clock("exchange"):
-        messages = gather(message, comm, channel)
+        messages, riding = rider.split(gather(message + rider.pack(), comm, channel))
     with context.clock("decode"):
         by_rank = [
             own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
         ]
+        rider.average(riding)
     with context.clock("accumulate"):
         return outcomes(pieces, by_rank, comm.rank, rule)
 

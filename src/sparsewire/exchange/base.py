@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,14 +20,16 @@ from sparsewire.frames.seal import Sealed, Selection
 from sparsewire.kernels import Array
 
 from .combine import combine_into
+from .rider import Rider
 
 
 @dataclass
 class Clock:
-    """Seconds by stage, and how often an exchange used one of its methods."""
+    """Seconds by stage, and how often an exchange used one of its methods; `watch` is told of each stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    watch: Callable[[str, float, float], None] | None = None
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -35,7 +37,10 @@ class Clock:
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+            end = time.perf_counter()
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + end - start
+            if self.watch is not None:
+                self.watch(stage, start, end)
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -51,6 +56,7 @@ class ExchangeContext:
     seed: int = 0
     clock: Clock = field(default_factory=Clock)
     label: str = ""  # of the channels, where schemes alternate
+    rider: Rider | None = None  # what travels with the messages, if the exchange carries any
 
     @property
     def method(self) -> Exchange:
@@ -104,6 +110,8 @@ class ExchangeContext:
 
 class Exchange(ExchangeCodec):
     """How the ranks come to the mean: the base class of every exchange, built in or from outside."""
+
+    carries = False  # whether `exchange` moves a context's rider
 
     def selects(self, pieces: Sequence[Piece], context: ExchangeContext) -> Sequence[Select]:
         """The selection of each piece on this rank in this step: the scheme's own, unless another rank leads.

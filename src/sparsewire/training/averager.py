@@ -3,7 +3,8 @@
 A step has two phases:
 1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged; dense steps add them up
    where they are. No memory's buffer is written.
-2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense. Now all ranks know
+2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense, unless it is so
+   little that it went behind the messages of an exchange (`Rider`). Now all ranks know
    whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
    all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
 `abandon` ends a step that failed, with everything as it was before.
@@ -17,12 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse
 from sparsewire.errors import InputError
-from sparsewire.exchange import ExchangeContext, Outcome, Piece, Selected, average_dense
+from sparsewire.exchange import Exchange, ExchangeContext, Outcome, Piece, Rider, Selected, average_dense
+from sparsewire.exchange.rider import fits, gather_means
 from sparsewire.kernels import Array
 
 from .buffer_pieces import BufferPieces
@@ -43,6 +46,8 @@ class Averager(TrainingState):
     def __init__(self, comm: Communicator, settings: Settings, sizes: Mapping[str, int] | None = None) -> None:
         super().__init__(comm, settings, sizes)
         self.sparse_means: dict[str, Sparse] = {}
+        dense = [size for name, size in (sizes or {}).items() if not settings.is_sparse(name, size)]
+        self._small = math.inf if sizes is None else sum(dense)  # numbers that travel dense in sparse steps
         self._pieces = BufferPieces(self.settings, self.states, self.clock)
         self._pending: list[PendingBuffer] = []
         self._sparse: list[PendingSparse] = []
@@ -120,9 +125,32 @@ class Averager(TrainingState):
         return pending
 
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
+        if offers and self._rides(context.scheme):
+            context = self._with_rider(pending, context)
         outcomes = iter(self._run(offers, context))
         for buffer in pending:
             buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
+
+    def _rides(self, plan: Scheme) -> bool:
+        """Whether what travels dense goes by all_gathers: the same in every step, however parameters are bundled, as
+        the sums then go in another order."""
+        method = plan.exchange
+        return isinstance(method, Exchange) and method.carries and fits(self._small, self.nodes.across.size)
+
+    def _with_rider(self, pending: Sequence[PendingBuffer], context: ExchangeContext) -> ExchangeContext:
+        """What travels dense goes with these buffers' messages where that is cheap: all of theirs, and the gain."""
+        for buffer in pending:
+            buffer.land()
+        arrays = [values for buffer in pending for _, values in buffer.dense]
+        message = [] if self._gain.agreed_on else self._gain.message((), sparse=True)
+
+        def arrived(finite: bool) -> None:
+            for buffer in pending:
+                buffer.reduced, buffer.finite = True, finite
+            if message:
+                self._gain.now, self._gain.agreed_on = self._gain.agreed(message), True
+
+        return replace(context, rider=Rider([*arrays, *message], arrived))
 
     def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
         return context.method.exchange(offers, context) if offers else []
@@ -229,10 +257,15 @@ class Averager(TrainingState):
             buffer.land()
         pairs = [pair for buffer in waiting for pair in buffer.dense]
         arrays = [values for _, values in sorted(pairs, key=lambda pair: pair[0].name)]
-        message, norms = self._gain.message(arrays, sparse=self.scheme is not None), self._norms(arrays)
+        sparse = self.scheme is not None and not self._gain.agreed_on
+        message, norms = self._gain.message(arrays, sparse), self._norms(arrays)
         with self.clock("dense"):
-            finite = average_dense([*arrays, *message, *norms], self.nodes.across)
-        self._gain.now = self._gain.agreed(message)
+            if self.scheme is not None and self._rides(self.scheme):
+                finite = gather_means([*arrays, *message, *norms], self.nodes.across)
+            else:
+                finite = average_dense([*arrays, *message, *norms], self.nodes.across)
+        if not self._gain.agreed_on:
+            self._gain.now = self._gain.agreed(message)
         self._guard.note(*norms)
         return finite
 

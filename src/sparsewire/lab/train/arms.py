@@ -32,8 +32,9 @@ class Arm:
     """A model with its link or hook and its optimizer, and the loss, time and bytes of each step.
 
     settings: `hook` is one of HOOKS, "sparsewire" or "local"; the rest are its arguments, for the last two those of
-    `attach` and `local_steps`, but that `fitted` says whether attach is given the optimizer (true), and `falling` has
-    falling_ratio's arguments. With any hook, `pruned` is the share of the weights that is pruned first.
+    `attach` and `local_steps`, but that `fitted` says whether attach is given the optimizer (true), `falling` has
+    falling_ratio's arguments, and `views` says whether gradients are views of DDP's buckets. With any hook, `pruned` is
+    the share of the weights that is pruned first.
     optimizer: makes it; by default SGD.
     """
 
@@ -58,8 +59,10 @@ class Arm:
         self.dense_bytes = sum(4 * parameter.numel() for parameter in module.parameters())
         self.clear()
 
-    def _attach(self, fitted: bool = True, falling: tuple[int, float] | None = None, **rest: Any) -> Link:
-        self.model = DDP(self.module)
+    def _attach(
+        self, fitted: bool = True, falling: tuple[int, float] | None = None, views: bool = False, **rest: Any
+    ) -> Link:
+        self.model = DDP(self.module, gradient_as_bucket_view=views)
         if falling is not None:
             rest["ratio_schedule"] = falling_ratio(*falling)
         known = fitted and isinstance(self.optimizer, torch.optim.Optimizer)
@@ -74,6 +77,8 @@ class Arm:
         self.received: list[int] = []
         self.handed: list[int] = []  # bytes that the link passes to the communicator, without TCP's headers
         self.clear_stages()
+        if isinstance(self.link, Link):
+            self.link.profile.clear()
 
     def clear_stages(self) -> None:
         """Discards the link's stages of the steps so far."""
@@ -103,7 +108,7 @@ class Arm:
         stats = {} if self.link is None else self.link.stats()
         return {
             "loss": self.losses, "seconds": self.seconds, "bytes": self.bytes, "stages": self.mean_stages(),
-            "nodes": stats.get("nodes", {}), "auto": stats.get("auto", {}),
+            "nodes": stats.get("nodes", {}), "auto": stats.get("auto", {}), "profile": stats.get("profile", {}),
         }  # fmt: skip
 
     def mean_stages(self) -> dict[str, float]:

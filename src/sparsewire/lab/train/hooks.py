@@ -17,6 +17,11 @@ Optimizer = torch.optim.Optimizer
 ONE_BUCKET = 10_000  # MB
 
 
+def alone(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Every rank by itself: what a step takes without any exchange."""
+    return module, optimizer
+
+
 def none(module: nn.Module, optimizer: Optimizer) -> tuple[DDP, Optimizer]:
     return DDP(module), optimizer
 
@@ -53,5 +58,6 @@ def post_local(module: nn.Module, optimizer: Optimizer, every: int = 10, start: 
 
 
 HOOKS: dict[str, Callable[..., tuple[nn.Module, Any]]] = {
-    "none": none, "fp16": fp16, "bf16": bf16, "powersgd": powersgd, "post_local": post_local, "keras": trained_by_keras,
+    "alone": alone, "none": none, "fp16": fp16, "bf16": bf16, "powersgd": powersgd, "post_local": post_local,
+    "keras": trained_by_keras,
 }  # fmt: skip

@@ -1,9 +1,9 @@
 """The training methods that `sparsewire lab train` compares, and how they are written.
 
-A method is `ddp`, `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a scheme, or `local:` or `keras:` and a scheme;
-`attach` and `local-steps` choose their scheme by the optimizer and the steps. Settings follow after semicolons: those
-of `attach` for schemes, of `local_steps` for `local:`, of the hook for others.
-`falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
+A method is `ddp`, `alone` (no exchange: the floor of a step), `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a
+scheme, or `local:` or `keras:` and a scheme; `attach` and `local-steps` choose their scheme by the optimizer and the
+steps. Settings follow after semicolons: those of `attach` for schemes, of `local_steps` for `local:`, of the hook for
+others. `falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from sparsewire.torch import attach, local_steps
 from .hooks import HOOKS
 
 PLAIN, LOCAL, KERAS, AUTO = "ddp", "local:", "keras:", "auto"
-TORCH = {PLAIN: "none", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd", "post-local-sgd": "post_local"}
+TORCH = {
+    PLAIN: "none", "alone": "alone", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd",
+    "post-local-sgd": "post_local",
+}  # fmt: skip
 CHOSEN = {"attach": "sparsewire", "local-steps": "local"}  # without a scheme
 PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
-OURS = {"fitted", "falling"}
+OURS = {"fitted", "falling", "views"}
 GIVEN = {"model", "module", "scheme", "optimizer", "group"}  # not settings
 OBJECTS = {"on_step", "on_round", "scaler"}  # nor can these be written
 LONG = 100  # characters of a name

@@ -7,7 +7,7 @@ is ready and the one before has been exchanged:
 
 What an exchange computes meanwhile delays the buckets that follow, unless there is a core to spare. A dense exchange is
 one all_reduce. A compressed one selects, encodes, exchanges and decodes; after the last of them memories are updated,
-means written, and what travels dense is reduced.
+means written, and what travels dense is reduced, unless it went behind the messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass, fields, replace
 
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.errors import SchemeError
-from sparsewire.exchange import AllGather
+from sparsewire.exchange import AllGather, Exchange
 
 from . import volume
 from .coded import Speeds, coded
@@ -109,7 +109,8 @@ def dense_step(compute: Compute, network: NetworkSpeed, size: int, work: float =
 def sparse_step(plan: Scheme, codecs: Codecs, compute: Compute, network: NetworkSpeed, size: int) -> float:
     """Seconds of a step compressed by a scheme."""
     costs = _costs(plan, codecs.density, compute.numels, size)
-    small = Cost(volume.all_reduce(0.0, size)).seconds(network, NO_WORK, 0.0)
+    carried = isinstance(plan.exchange, Exchange) and plan.exchange.carries
+    small = 0.0 if carried else Cost(volume.all_reduce(0.0, size)).seconds(network, NO_WORK, 0.0)
     chain = _chain(compute, costs, network, codecs.speeds, codecs.front, codecs.sharing)
     return compute.rest + chain + codecs.sharing * codecs.back * compute.numel + small
 

@@ -49,7 +49,7 @@ def attach(
     select_per: "parameter", or "bucket" to let parameters in one DDP bucket compete for the selection, or "model" for
         one threshold over all of them (with topk); the exchange then waits for the last bucket. None: as chosen.
     dense_below, exclude: parameters smaller than this, or whose name matches a pattern (or for which a function of
-        name and parameter is true), travel dense, all in one all_reduce.
+        name and parameter is true), travel dense: behind messages, or all in one all_reduce.
     warmup_steps: dense steps at the beginning. ratio_schedule: a function of the step after them, or (until, ratio)
         pairs such as `dgc_schedule` gives, which do not go below the scheme's own ratio; None or beyond the last pair:
         that ratio.

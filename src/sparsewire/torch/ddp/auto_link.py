@@ -13,6 +13,7 @@ the numbers are there.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -145,6 +146,8 @@ class AutoLink(Link):
         self._nbytes, self._works, self._left = 0, [], 1
         failed = self._comm_thread.error is not None
         self._direct = self._clean and self._free and not failed and self._is_dense()
+        if self._direct:
+            self.profile.forget()
         if not (self._direct or failed):
             self._idle.clear()
 
@@ -254,7 +257,9 @@ class AutoLink(Link):
 
     def _finish(self) -> None:
         tables = any(queued.bucket.is_sparse for queued in self._step)
+        start = time.perf_counter()
         finite = self.averager.finish()
+        self.profile.task("end of the step", start)
         self._clean = not (tables or self.averager.was_sparse) and (finite or self._clean)
         seconds = self.averager.clock.seconds.get("dense", 0.0)
         busy, self._dense_seconds = seconds - self._dense_seconds, seconds

@@ -50,6 +50,14 @@ class Bucket:
         return self.buffer.layout == torch.sparse_coo
 
     @property
+    def label(self) -> str:
+        """For people."""
+        if not self.slices:
+            return "bucket without parameters"
+        first, last = self.slices[0].name, self.slices[-1].name
+        return f"bucket {first}" if first == last else f"bucket {first} … {last}"
+
+    @property
     def dtype(self) -> str:
         return str(self.numbers.dtype).removeprefix("torch.")
 

@@ -7,15 +7,18 @@ averager finishes the step, the means are in the buckets, and DDP goes on.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.profiler import record_function
 
 from sparsewire.codecs.transform import Fourier, computed_by
 from sparsewire.comm import Communicator
+from sparsewire.core.files import PathLike
 from sparsewire.core.host import to_host
 from sparsewire.core.sparse import Sparse
 from sparsewire.core.statefile import reading
@@ -23,9 +26,11 @@ from sparsewire.errors import add_note
 from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.averager import Averager
 from sparsewire.training.nodes.grid import Grid
+from sparsewire.training.profile import Profile
 from sparsewire.training.recipe import Recipe
 from sparsewire.training.schedule import Settings
 from sparsewire.training.settings import real_sizes
+from sparsewire.training.trace import STEPS, Trace
 
 from ..group import GRACE, CommGroup
 from ..optimizers import Fit
@@ -50,6 +55,7 @@ class Link:
         self.recipe = recipe
         self._names, self._group, self._hook, self._fit = names, group, hook, fit
         self.averager = self._make_averager(settings)
+        self.profile = Profile(group.comm, self.averager.clock)
         self._staging, self._fourier, self._device_path = BufferPool(), fourier, DevicePath()
         self._step: list[QueuedBucket] = []
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
@@ -94,8 +100,16 @@ class Link:
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
         and seconds by stage on the communication thread; with `nodes`, the bytes between machines. "recipe" is the
-        call that says everything that was chosen."""
-        return {**self.averager.stats(), "recipe": repr(self.recipe)}
+        call that says everything that was chosen, "profile" where the steps' time went."""
+        return {**self.averager.stats(), "recipe": repr(self.recipe), "profile": self.profile.stats()}
+
+    def trace(self, path: PathLike, steps: int = STEPS) -> None:
+        """Writes the coming steps of this rank as a time line: open the file at ui.perfetto.dev or chrome://tracing.
+
+        It shows buckets, the stages of each and every collective. One rank or all may call it, each with a path of its
+        own; the file is complete after so many steps, or at `detach`.
+        """
+        self.profile.trace(Trace(path, steps))
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain types only. Every rank saves its own."""
@@ -149,11 +163,14 @@ class Link:
             self._fit.detach()
         self._log_unsent()
         error = error or self._comm_thread.error
-        if error is None:
-            self._comm_thread.stop(self._group.close)
-        else:
-            self._group.tell(error)
-            self._comm_thread.stop(self._group.leave, error, GRACE)
+        try:
+            if error is None:
+                self._comm_thread.stop(self._group.close)
+            else:
+                self._group.tell(error)
+                self._comm_thread.stop(self._group.leave, error, GRACE)
+        finally:
+            self.profile.end_trace()
 
     def _log_unsent(self) -> None:
         unsent = self.averager.states.unsent()
@@ -186,6 +203,7 @@ class Link:
         task = Bucket.of(bucket, self._names)
         if task.is_last:
             self._watch.begin()
+        self.profile.gradient_came(task.label, task.is_last)
         return self._comm_thread.send(task)
 
     # --- what the communication thread does ---
@@ -197,11 +215,19 @@ class Link:
         except BaseException:
             self._step = []
             self.averager.abandon()
+            self.profile.forget()
             raise
 
     def _put(self, queued: QueuedBucket) -> None:
-        bucket = queued.bucket
+        bucket, start = queued.bucket, time.perf_counter()
         self._step.append(queued)
+        with record_function(f"sparsewire: {bucket.label}"):
+            self._put_into_averager(bucket)
+        self.profile.task(bucket.label, start)
+        if bucket.is_last:
+            self._finish()
+
+    def _put_into_averager(self, bucket: Bucket) -> None:
         if bucket.is_sparse:
             x = to_host(bucket.buffer)
             assert isinstance(x, Sparse)
@@ -210,14 +236,16 @@ class Link:
             plan = self.averager.scheme or self.settings.schedule.scheme
             on_device = self._device_path.takes(bucket.buffer, plan, self.averager.nodes.grid.parts)
             self.averager.put_buffers([bucket.as_buffer(self._staging, on_device)])
-        if bucket.is_last:
-            self._finish()
 
     def _finish(self) -> None:
-        self.averager.finish()
+        start = time.perf_counter()
+        with record_function("sparsewire: end of the step"):
+            self.averager.finish()
+        self.profile.task("end of the step", start)
         self._hand_over()
 
     def _hand_over(self) -> None:
+        self.profile.end_step()
         step, self._step = self._step, []
         # Only now: once DDP has its futures, the user may save or read what this step has left behind.
         for queued in step:

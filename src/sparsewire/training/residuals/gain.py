@@ -4,8 +4,8 @@
    all compressed parameters of this rank; after a dense step k = 1.
 2. k̂ ← max(k, 0.98 · k̂ + 0.02 · k): a rise counts at once, a fall slowly.
 3. Each rank's own gain is 1/√k̂ within 1 … largest, and 1 as long as no k is known.
-4. The next step's gain is the mean of the ranks' own. They travel beside what is dense; a step in which nothing is has
-   an all_reduce of one number for it.
+4. The next step's gain is the mean of the ranks' own. They travel behind the step's first message, or beside what is
+   dense; a step that has neither has an all_reduce of one number for it.
 
 A rank's own gain is rounded to 1/1024, so that sums of up to a thousand are exact: the same bits in any order.
 """
@@ -33,6 +33,7 @@ class StepGain:
     def __init__(self, memory: Memory) -> None:
         self.largest = memory.largest_gain
         self.share, self.now = 0.0, 1.0  # a share of 0 is not known
+        self.agreed_on = False  # whether the ranks' gains have travelled in this step
         self._measured: list[Energies] = []
 
     @property
@@ -70,7 +71,7 @@ class StepGain:
 
     def clear(self) -> None:
         """Ends a step."""
-        self._measured = []
+        self._measured, self.agreed_on = [], False
 
     # --- saving ---
 
