@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 
@@ -9,6 +10,7 @@ from sparsewire.errors import SparsewireError
 
 from .stopping import dies_with_us
 
+SBIN = os.pathsep + "/usr/sbin" + os.pathsep + "/sbin"  # where tc is; not in the path of a user without root
 TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
 # Gives the names of network namespaces a folder of their own; then holds all until our end of the pipe is closed.
 HOLD = """
@@ -21,7 +23,8 @@ class UserNamespace:
     """`prefix` runs a command in it. It is gone with the process that holds it, which ends with us."""
 
     def __init__(self) -> None:
-        missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+        path = os.environ.get("PATH", os.defpath) + SBIN
+        missing = [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
         if missing:
             raise SparsewireError(f"{' and '.join(missing)} not found: install iproute2 and util-linux")
         words = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", HOLD]
@@ -33,7 +36,7 @@ class UserNamespace:
         if self._holder.stdout.readline() != "ready\n":
             raise SparsewireError(f"no user namespace: {self._holder.communicate()[1].strip()}")
         inside = ["--target", str(self._holder.pid), "--user", "--net", "--mount", "--preserve-credentials"]
-        self.prefix = ("nsenter", *inside, "--")
+        self.prefix = ("nsenter", *inside, "--", "env", f"PATH={path}")
 
     def __enter__(self) -> UserNamespace:
         return self

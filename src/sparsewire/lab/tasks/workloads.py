@@ -80,7 +80,7 @@ WORKLOADS = {
     "gpt-text-wide": Workload(
         Task(
             "transformer of width 192, characters, AdamW", shakespeare, partial(Transformer, width=192), "loss", True,
-            250, 8, (0.003, 0.006, 0.012),
+            200, 8, (0.006,),
         ), 0.006, "tinyshakespeare.txt", 30, 4,
     ),
     "ncf-movielens": Workload(
