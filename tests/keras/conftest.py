@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
-
-import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    pytest.importorskip("keras", reason="keras is not installed")

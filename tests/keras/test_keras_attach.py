@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 from host_ranks import missing
 
-import sparsewire.keras
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import AccuracyWarning, InputError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import sparsewire.keras
 from sparsewire.keras.meetings import Meetings
 from sparsewire.keras.optimizers import kind_of, read_facts
 

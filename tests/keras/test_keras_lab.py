@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from host_ranks import environment
 
 
+@pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
 @pytest.mark.timeout(300)
 def test_a_keras_cell_trains_as_torch_does_and_sends_as_little(tmp_path: Path) -> None:
     out, scheme = tmp_path / "lab.jsonl", "topk(1%) | memory=gain(momentum=0.9)"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import keras_ranks
 import pytest
 
-pytestmark = pytest.mark.timeout(450)
+MISSING = [name for name in ("keras", "tensorflow", "jax", "torch") if find_spec(name) is None]
+pytestmark = [pytest.mark.timeout(450), pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")]
 Played = tuple[str, list[dict[str, str]]]  # backend, and by rank what a scene ended with
 TRAININGS = [
     "lossless_mlp_sgd", "lossless_mlp_adam", "lossless_embedding_sgd", "lossless_embedding_adam", "lossless_conv_sgd",
@@ -45,10 +47,10 @@ def test_three_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_rank_that_is_killed_ends_the_others(backend: str, tmp_path: Path) -> None:
-    children = keras_ranks.start(backend, tmp_path, 2, "the_other_is_killed")
+    children = keras_ranks.start(backend, tmp_path, 2, keras_ranks.KILLED)
     try:
         assert children[1].wait(200) == -signal.SIGKILL
         said = keras_ranks.finish(children[:1], tmp_path)
     finally:
         keras_ranks.end(children)
-    assert said[0]["the_other_is_killed"] == ""
+    assert said[0][keras_ranks.KILLED] == ""

@@ -18,12 +18,12 @@ TRITON = device.load("triton_ops")
 EXAMPLES = settings(max_examples=12, deadline=None)
 TINY = np.float32(1e-45)
 SPECIAL = {
-    "random": np.random.default_rng(0).normal(size=600),
-    "tied": np.random.default_rng(1).integers(-2, 3, 600),
-    "one number": np.full(600, -0.25),
-    "denormal": np.random.default_rng(2).integers(-9, 10, 600).astype(np.float32) * TINY,
-    "not finite": np.random.default_rng(3).choice([np.nan, np.inf, -np.inf, 1.0, -0.0], 600),
-    "zeros": np.array([-0.0, 0.0, -0.0] * 200),
+    "random": np.random.default_rng(0).normal(size=300),
+    "tied": np.random.default_rng(1).integers(-2, 3, 300),
+    "one number": np.full(300, -0.25),
+    "denormal": np.random.default_rng(2).integers(-9, 10, 300).astype(np.float32) * TINY,
+    "not finite": np.random.default_rng(3).choice([np.nan, np.inf, -np.inf, 1.0, -0.0], 300),
+    "zeros": np.array([-0.0, 0.0, -0.0] * 100),
     "empty": np.zeros(0),
     "one element": np.array([-0.0]),
 }
@@ -49,7 +49,7 @@ def test_triton_kernels_are_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3])
 def test_special_numbers(kind: str, share: float) -> None:
     x = SPECIAL[kind].astype(np.float32)
     residual, k = np.roll(x, 1), int(np.ceil(share * x.size))

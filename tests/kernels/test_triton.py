@@ -62,8 +62,11 @@ KERNELS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     ),
     "triton_step._find_non_finite": ({"x": "*fp32", "size": "i32", "flag": "*i32"}, {"BLOCK": 4096}),
 }  # fmt: skip
-# A mixed fma with the factor 1.0 widens a float16 and adds it: nothing is left out that would have been rounded.
-FUSED = re.compile(r"\bfma\.|\bv_(pk_)?(fma|mac|mad|fmac)_(?!mix_f32 v\d+, v\d+, 1\.0,)(mix_)?f(32|64)")
+# A mixed fma with the factor 1.0 widens a float16 and adds it, and one that adds −0 multiplies it: nothing is left out
+# that would have been rounded.
+FUSED = re.compile(
+    r"\bfma\.|\bv_(pk_)?(fma|mac|mad|fmac)_(?!mix_f32 v\d+, v\d+, (1\.0,|[sv]\d+, neg\(0\)))(mix_)?f(32|64)"
+)
 FLUSHED = re.compile(r"\.ftz\b|denorm_mode_32 [012]\b")
 
 

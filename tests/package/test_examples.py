@@ -157,9 +157,10 @@ def test_torchft(tmp_path: Path) -> None:
     assert times > 20
 
 
+@pytest.mark.timeout(300)
 def test_keras_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    text = output("keras_fit", tmp_path)
+    text = output("keras_fit", tmp_path, limit=270)
     accuracy, steps = numbers(r"accuracy ([\d.]+) after (\d+) steps", text)
     assert accuracy > 0.95 and steps == 192
     sent, dense = numbers(r"sent ([\d.]+) MB, dense steps ([\d.]+) MB", text)

@@ -249,15 +249,14 @@ def clipped(parts: Sequence[Gradients], most: float, whole: Callable[[float], fl
     The norm is largest · rest, of which neither overflows, as the norm itself may. `whole` makes the norm of a gradient
     from that of this rank's shard of it, and is called whatever that is.
     """
-    arrays = list(_arrays(parts))
-    largest = max((float(kernels.of(array).largest(array)) for array in arrays), default=0.0)
+    largest = max((float(kernels.of(array).largest(array)) for array in _arrays(parts)), default=0.0)
     if whole is not None:
-        energies = (kernels.of(array).energy(array).read() for array in arrays)
+        energies = (kernels.of(array).energy(array).read() for array in _arrays(parts))
         norm = whole(math.sqrt(math.fsum(energies)) if largest < math.inf else math.inf)
         return [_scaled(part, most / norm) for part in parts] if most < norm < math.inf else list(parts)
     if not 0 < largest < math.inf:
         return list(parts)
-    rest = math.sqrt(math.fsum(kernels.of(array).energy(array, largest).read() for array in arrays))
+    rest = math.sqrt(math.fsum(kernels.of(array).energy(array, largest).read() for array in _arrays(parts)))
     return [_scaled(part, most / largest / rest) for part in parts] if most / largest < rest else list(parts)
 
 
@@ -269,6 +268,7 @@ def _scaled(part: Gradients, factor: float) -> Gradients:
 
 
 def _arrays(parts: Sequence[Gradients]) -> Iterator[Array]:
+    """One after the other: buffers that are converted share their memory, so that each holds until the next."""
     for part in parts:
         yield from [part[1].work_values] if isinstance(part, tuple) else map(Buffer.read, part)
 

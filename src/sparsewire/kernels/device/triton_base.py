@@ -41,3 +41,12 @@ def compensated(residual, x, offsets, inside, decay, gain, SUM: tl.constexpr):
 def magnitude_bits(number):
     """|number| as an integer that orders like the magnitude."""
     return number.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def numbers_of(residual, x, limits, tile, decay, gain, SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr):
+    """A tile's numbers, their offsets, and which of them there are."""
+    lanes = tl.arange(0, BLOCK)
+    offsets = tl.cast(tile, tl.int64) * BLOCK + lanes
+    inside = lanes < tl.load(limits + tile) if LIMITED else offsets < tl.load(limits)
+    return compensated(residual, x, offsets, inside, decay, gain, SUM), offsets, inside

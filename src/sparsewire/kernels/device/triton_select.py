@@ -27,13 +27,14 @@ from torch import Tensor
 from . import torch_base, torch_select, triton_base
 from .contract import Candidates, Entries
 from .torch_base import check_count, check_sizes
-from .triton_base import compensated, launch, magnitude_bits, supported, tiles
+from .triton_base import launch, magnitude_bits, numbers_of, supported, tiles
 
 LEVELS = ((20, 11), (10, 10), (0, 10))  # the lowest bit of each histogram's digit, and the bits of the digit
 PROGRAMS = 1024  # of a histogram, at most: each adds up several blocks before it adds to memory
 BELOW = 0.93  # of the k-th magnitude: the edge that is remembered
 ROOM = 4  # entries that reach the edge, in a block, for each that is chosen on average
 LEAST_ROOM = 16
+DENSEST = 32  # one in so many elements is a candidate, where room is made for them
 SPAN, PART = 4096, 64  # of how many numbers how many are looked at, where no edge is remembered
 
 
@@ -61,7 +62,7 @@ def _topk(
     if edge is None or not supported(x) or not k:
         return candidates(residual, x, k, 0, decay, gain)[:2]
     selection = _Selection(residual, x, decay, gain)
-    selection.put_aside(k, edge)
+    selection.put_aside(k, edge, least=k)
     state = selection.kth_largest(k, 0)
     if remembered is not None:
         torch.mul(state[:1].view(torch.float32), BELOW, out=remembered.view(torch.float32))
@@ -92,6 +93,9 @@ def candidates(
     if not supported(x) or not most:
         return torch_select.candidates(residual, x, most, edge, decay, gain)
     selection = _Selection(residual, x, decay, gain)
+    if edge > 0:
+        known = torch.empty(1, dtype=torch.int32, device=x.device).fill_(edge)
+        selection.put_aside(min(most, x.numel() // DENSEST), known, least=0)
     state = selection.kth_largest(most, edge)
     counts, ends = selection.count(state)
     count = ends[0, -1:] + torch.minimum(ends[1, -1:], state[1:])
@@ -133,15 +137,15 @@ class _Selection:
     def _integers(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.x.device)
 
-    def put_aside(self, k: int, remembered: Tensor) -> None:
-        """From now on only what reaches the edge is read, if it is enough and all of it has found room."""
+    def put_aside(self, k: int, edge: Tensor, least: int) -> None:
+        """From now on only what reaches the edge is read, if it is enough and all of it has found room, for about k."""
         x, whole = self.x, self.whole
         room = min(triton_base.BLOCK, max(LEAST_ROOM, triton.next_power_of_2(-(-ROOM * k // whole.tiles))))
         values = torch.empty(whole.tiles * room, dtype=torch.float32, device=x.device)
         places = torch.empty(whole.tiles * room, dtype=torch.int32, device=x.device)
         found = self._integers(whole.tiles)
-        launch(_put_aside, whole.tiles, x, *whole.args, remembered, values, places, found, **whole.constants, ROOM=room)
-        enough = (found.sum() >= k) & (found.max() <= room) & (remembered > 0)
+        launch(_put_aside, whole.tiles, x, *whole.args, edge, values, places, found, **whole.constants, ROOM=room)
+        enough = (found.sum() >= least) & (found.max() <= room) & (edge > 0)
         whole.args[2].mul_(~enough)
         args = (values, values, found.mul_(enough), 1.0, 1.0)
         aside = _Source(args, whole.tiles, places, {"SUM": False, "LIMITED": True, "BLOCK": room})
@@ -180,22 +184,13 @@ class _Selection:
 
 
 @triton.jit
-def _numbers(residual, x, limits, tile, decay, gain, SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr):
-    """A tile's numbers, their offsets, and which of them there are."""
-    lanes = tl.arange(0, BLOCK)
-    offsets = tl.cast(tile, tl.int64) * BLOCK + lanes
-    inside = lanes < tl.load(limits + tile) if LIMITED else offsets < tl.load(limits)
-    return compensated(residual, x, offsets, inside, decay, gain, SUM), offsets, inside
-
-
-@triton.jit
 def _put_aside(
     residual, x, limits, decay, gain, edge, values, places, found,
     SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
     """Puts what reaches the edge side by side, as long as there is room, and counts it."""
     tile = tl.program_id(0)
-    numbers, offsets, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    numbers, offsets, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
     reached = inside & (magnitude_bits(numbers) >= tl.load(edge))
     rank = tl.cumsum(reached.to(tl.int32), 0) - 1
     stays = reached & (rank < ROOM)
@@ -214,7 +209,7 @@ def _histogram(
     prefix = tl.load(state)
     counts = tl.zeros([2**WIDTH], tl.int32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        numbers, _, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+        numbers, _, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
         bits = magnitude_bits(numbers)
         digits = (bits >> shift) & (2**WIDTH - 1)
         counts += tl.histogram(digits, 2**WIDTH, mask=inside & ((bits >> shift >> WIDTH) == prefix))
@@ -241,7 +236,7 @@ def _count(
     SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
-    numbers, _, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    numbers, _, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
     bits, least = magnitude_bits(numbers), tl.load(state)
     tl.store(counts + tile, tl.sum((inside & (bits > least)).to(tl.int32), 0))
     tl.store(counts + stride + tile, tl.sum((inside & (bits == least)).to(tl.int32), 0))
@@ -253,7 +248,7 @@ def _compact(
     SUM: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
-    numbers, offsets, inside = _numbers(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
+    numbers, offsets, inside = numbers_of(residual, x, limits, tile, decay, gain, SUM, LIMITED, BLOCK)
     bits = magnitude_bits(numbers)
     least, wanted = tl.load(state), tl.load(state + 1)
     ties = tl.load(before + stride + tile)

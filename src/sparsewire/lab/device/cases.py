@@ -31,14 +31,17 @@ def cases(kernels: DenseKernels, size: int, k: int, device: torch.device, dtype:
     entries = [tuple(part.clone() for part in kernels.topk(x.roll(at), k)) for at in range(RANKS)]
     indices, values = entries[0]
     one, wide, pair = x.nbytes, residual.nbytes, k * 8
-    edge = int((values.abs().min() if k else torch.zeros(1)).view(torch.int32).item())
+    edge, wider = (int(found[1].abs().min().view(torch.int32)) for found in (
+        kernels.topk(x, k), kernels.topk_sum(residual, x, min(3 * k, size))
+    ))  # fmt: skip
     yield Case("topk of gradient", lambda: kernels.topk(x, k), one + pair, 3.2)
     yield Case("pick: topk of gradient + residual", lambda: kernels.topk_sum(residual, x, k), one + wide + pair, 3.2)
     known = kernels.remembered_edge(x)
     kernels.topk_sum(residual, x, k, remembered=known)
     again = lambda: kernels.topk_sum(residual, x, k, remembered=known)  # noqa: E731
     yield Case("pick, the last step's edge known", again, one + wide + pair, 1.1)
-    yield Case("candidates at an edge", lambda: kernels.candidates(residual, x, k, edge), one + wide + pair)
+    wide_scan = lambda: kernels.candidates(residual, x, min(4 * k, size), wider)  # noqa: E731
+    yield Case("candidates at an edge, 3 k of them", wide_scan, one + wide + 3 * pair)
     yield Case("threshold", lambda: kernels.threshold(x, edge), one + pair)
     yield Case("keep", lambda: kernels.compensate(residual, x, indices, values), one + 2 * wide, 1.05)
 
