@@ -23,6 +23,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]
 
 smartquotes = False
+highlight_language = "none"
 
 html_theme = "furo"
 html_title = f"sparsewire {version}"
