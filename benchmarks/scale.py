@@ -1,11 +1,12 @@
-"""Which exchange, and what step, for up to 10,000 ranks: what the cost model says, as a table for docs/EXCHANGES.md.
+"""Which exchange, and what step, for up to 10,000 ranks: what the cost model says, as a table for docs/guides/exchanges.md.
 
     python benchmarks/scale.py
 
 Nothing is measured here. Assumed: 25M parameters in buckets of 6.25M (25 MB), top 1 %, rice and qsgd; a step computes
 for 100 ms, its buckets are ready at 40, 60, 80 and 100 ms; a core for every rank and one for its communication thread;
 rounds of 500 µs at 100 Mbit/s, 50 µs at 1 Gbit/s, 20 µs at 25 Gbit/s; no switch is a bottleneck, and nobody is late.
-Speeds of codecs are those of `sparsewire bench exchange` in docs/measurements/exchanges.md. Supports lie disjoint, the worst case.
+Speeds of codecs are those of `sparsewire bench exchange` (docs/measurements/exchanges.md). Supports lie disjoint, the
+worst case.
 """
 
 from __future__ import annotations
