@@ -3,8 +3,8 @@
     sudo python benchmarks/profile_step.py --ranks 4 --rate 1gbit
 
 25M parameters; the arms take turns within one run ("views": DDP's gradient_as_bucket_view=True). Of each arm with a
-link: the parts of the step as `link.stats()` gives them (docs/guides/profile.md); how long its collectives took, and how
-long each took on the rank that came last, which is what the wire and the engine need; seconds in which threads were
+link: the parts of the step as `link.stats()` gives them (docs/guides/profile.md); how long its collectives took, and
+how long each took on the rank that came last, which is what the wire and the engine need; seconds in which threads were
 ready and had no core. CPU is that of a rank's whole process.
 """
 

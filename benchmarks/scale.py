@@ -1,4 +1,4 @@
-"""Which exchange, and what step, for up to 10,000 ranks: what the cost model says, as a table for docs/guides/exchanges.md.
+"""Which exchange, and what step, for up to 10,000 ranks, by the cost model: the table of docs/guides/exchanges.md.
 
     python benchmarks/scale.py
 
