@@ -34,6 +34,11 @@ def test_a_method_is_read_with_its_settings():
         "scheme": "topk(1%)",
         "dense_below": 0,
     }
+    assert read_method("jax:topk(10%); warmup_steps=2").arm(9) == {
+        "hook": "jax",
+        "scheme": "topk(10%)",
+        "warmup_steps": 2,
+    }
     assert read_method("local:sbc(level=2); overlap=1").arm(9) == {
         "hook": "local",
         "scheme": "sbc(level=2)",
@@ -67,6 +72,9 @@ def test_a_method_is_read_with_its_settings():
         ("attach; falling=true", "with a ratio"),
         ("kers:topk", "did you mean 'keras:…'"),
         ("keras:topk(1%); nodes=2", "nodes in the method .* is not known"),
+        ("jaxs:topk", "did you mean 'jax:…'"),
+        ("jax:topk(1%); nodes=2", "nodes in the method .* is not known"),
+        ("jax:topq(1%)", "topk"),
         ("locl:sbc", "did you mean 'local:…'"),
         ("topk(1%) | values=rw", "did you mean 'raw'"),
         ("local:auto", "select has no 'auto'"),

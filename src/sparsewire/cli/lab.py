@@ -58,8 +58,8 @@ def _add_train(kinds: Any) -> None:
     parser.add_argument("--workload", **several, metavar="NAME", help=", ".join(WORKLOAD_NAMES))
     parser.add_argument(
         "--method", **several,
-        help='ddp, fp16, bf16, powersgd, post-local-sgd, attach, local-steps, auto, a scheme, "local:SCHEME" or '
-        '"keras:SCHEME"; settings follow after semicolons',
+        help='ddp, fp16, bf16, powersgd, post-local-sgd, attach, local-steps, auto, a scheme, "local:SCHEME", '
+        '"keras:SCHEME" or "jax:SCHEME"; settings follow after semicolons',
     )  # fmt: skip
     parser.add_argument("--rate", type=read_rate, **several, help="100mbit, 1gbit or unlimited (the default)")
     parser.add_argument("--seed", type=whole, **several, help="default: 1")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsewire.codecs.contract import Memory
-from sparsewire.codecs.memory import NoMemory
 from sparsewire.codecs.registry import nearest
 from sparsewire.codecs.scheme import parse_call
 from sparsewire.errors import InputError, SchemeError
-from sparsewire.training.notices import say_once, warn_once
+from sparsewire.training.fit import check_momentum
+from sparsewire.training.notices import say_once
 from sparsewire.training.recipe import OptimizerFacts
 
 INSTEAD = 'train with sgd, or with adamw and b1=0.0, or send everything: exchange("nonzero | memory=none")'
@@ -138,16 +138,10 @@ def check_fit(behind: Behind | None, memory: Memory) -> None:
 
 
 def _check_sgd(behind: Behind, memory: Memory) -> None:
-    momentum, held = behind.momentum, memory.held_momentum
-    if held is None:
-        if momentum and not isinstance(memory, NoMemory):
-            text = f"SGD's momentum {momentum:g} behind memory={memory} costs accuracy; write "
-            warn_once(f"{text}memory=gain(momentum={momentum:g})")
-        return
-    if momentum not in (0.0, held):
-        raise InputError(f"memory={memory} holds a momentum of {held:g}, SGD has {momentum:g}: make them equal")
+    """Nesterov's look-ahead is made once: optax's SGD stays as it is, so it cannot be both in the memory and there."""
+    check_momentum(memory, momentum := behind.momentum)
     ahead = memory.look_ahead > 0
-    if momentum and bool(behind.settings["nesterov"]) != ahead:
+    if memory.held_momentum is not None and momentum and bool(behind.settings["nesterov"]) != ahead:
         why = "leaves the look-ahead to the optimizer" if ahead else "needs none behind it"
         raise InputError(
             f"memory={memory} {why}: write optax.sgd(…, nesterov={ahead}) and "

@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_loca
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from .jax_hook import trained_by_optax
 from .keras_hook import trained_by_keras
 
 Optimizer = torch.optim.Optimizer
@@ -59,5 +60,5 @@ def post_local(module: nn.Module, optimizer: Optimizer, every: int = 10, start: 
 
 HOOKS: dict[str, Callable[..., tuple[nn.Module, Any]]] = {
     "alone": alone, "none": none, "fp16": fp16, "bf16": bf16, "powersgd": powersgd, "post_local": post_local,
-    "keras": trained_by_keras,
+    "keras": trained_by_keras, "jax": trained_by_optax,
 }  # fmt: skip

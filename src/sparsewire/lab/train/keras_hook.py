@@ -10,6 +10,10 @@ from torch import nn
 
 from sparsewire.errors import InputError
 
+from .elsewhere import OptimizerElsewhere, known_optimizer
+
+NAMES = {"b1": "beta_1", "b2": "beta_2", "eps": "epsilon"}  # Keras' own, where they are not optax's
+
 
 def trained_by_keras(
     module: nn.Module, optimizer: torch.optim.Optimizer, scheme: str, total_steps: int | None = None,
@@ -35,29 +39,18 @@ def trained_by_keras(
 
 
 def _in_keras(optimizers: Any, optimizer: torch.optim.Optimizer) -> Any:
-    group = optimizer.param_groups[0]
-    if isinstance(optimizer, torch.optim.SGD) and not group["weight_decay"]:
-        return optimizers.SGD(group["lr"], momentum=float(group["momentum"]), nesterov=group["nesterov"])
-    if isinstance(optimizer, torch.optim.AdamW):
-        beta_1, beta_2 = group["betas"]
-        return optimizers.AdamW(
-            group["lr"], weight_decay=group["weight_decay"], beta_1=beta_1, beta_2=beta_2, epsilon=group["eps"]
-        )
-    raise InputError(f"keras: is for workloads with SGD or AdamW, not {type(optimizer).__name__}")
+    name, settings = known_optimizer(optimizer, "keras:")
+    make = {"sgd": optimizers.SGD, "adamw": optimizers.AdamW}[name]
+    return make(optimizer.param_groups[0]["lr"], **{NAMES.get(key, key): value for key, value in settings.items()})
 
 
-class KerasOptimizer:
-    """What an `Arm` calls of torch's optimizers."""
+class KerasOptimizer(OptimizerElsewhere):
+    """Keras' optimizer, which the link has changed."""
 
     def __init__(self, module: nn.Module, variables: list[Any], optimizer: Any, link: Any) -> None:
-        self.link, self._module, self._variables, self._optimizer = link, module, variables, optimizer
-        self.param_groups: list[dict[str, Any]] = [{"lr": float(optimizer.learning_rate)}]
+        super().__init__(module, float(optimizer.learning_rate), link)
+        self._variables, self._optimizer = variables, optimizer
 
-    def zero_grad(self) -> None:
-        self._module.zero_grad()
-
-    def step(self) -> None:
-        self._optimizer.learning_rate = self.param_groups[0]["lr"]
-        gradients = [one.value.grad for one in self._variables]
-        with torch.no_grad():
-            self._optimizer.apply(gradients, self._variables)
+    def move(self, rate: float) -> None:
+        self._optimizer.learning_rate = rate
+        self._optimizer.apply([one.value.grad for one in self._variables], self._variables)

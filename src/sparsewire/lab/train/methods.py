@@ -1,9 +1,9 @@
 """The training methods that `sparsewire lab train` compares, and how they are written.
 
 A method is `ddp`, `alone` (no exchange: the floor of a step), `fp16`, `bf16`, `powersgd`, `post-local-sgd`, `auto`, a
-scheme, or `local:` or `keras:` and a scheme; `attach` and `local-steps` choose their scheme by the optimizer and the
-steps. Settings follow after semicolons: those of `attach` for schemes, of `local_steps` for `local:`, of the hook for
-others. `falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
+scheme, or `local:`, `keras:` or `jax:` and a scheme; `attach` and `local-steps` choose their scheme by the optimizer
+and the steps. Settings follow after semicolons: those of `attach` for schemes, of `local_steps` for `local:`, of the
+hook for others. `falling=true` lets the scheme's ratio fall as training goes on, with itself as the mean.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from sparsewire.torch import attach, local_steps
 
 from .hooks import HOOKS
 
-PLAIN, LOCAL, KERAS, AUTO = "ddp", "local:", "keras:", "auto"
+PLAIN, LOCAL, KERAS, JAX, AUTO = "ddp", "local:", "keras:", "jax:", "auto"
 TORCH = {
     PLAIN: "none", "alone": "alone", "fp16": "fp16", "bf16": "bf16", "powersgd": "powersgd",
     "post-local-sgd": "post_local",
 }  # fmt: skip
+STARTS = (LOCAL, KERAS, JAX)  # of a method with a scheme of its own
 CHOSEN = {"attach": "sparsewire", "local-steps": "local"}  # without a scheme
 PERIODIC = ("local", "post_local")  # their steps are not alike: one of several exchanges
 OURS = {"fitted", "falling", "views"}
@@ -87,7 +88,7 @@ def _short(text: str) -> str:
 def _hook(head: str) -> tuple[str, str | None]:
     if head in TORCH or head in CHOSEN:
         return (TORCH | CHOSEN)[head], None
-    for start in (LOCAL, KERAS):
+    for start in STARTS:
         if head.startswith(start):
             return start.rstrip(":"), head.removeprefix(start).strip()
     return "sparsewire", head
@@ -133,6 +134,5 @@ def _refuse_unknown(head: str) -> None:
     if word in (*TORCH, *CHOSEN):
         raise InputError(f"{head!r} is not a method: settings of {word} follow after semicolons: {word}; name=value")
     if word not in (*schemes, *SLOTS):
-        raise InputError(
-            f"there is no method {word!r}{nearest(word.lower(), [*TORCH, *CHOSEN, f'{LOCAL}…', f'{KERAS}…', *schemes])}"
-        )
+        known = [*TORCH, *CHOSEN, *(f"{start}…" for start in STARTS), *schemes]
+        raise InputError(f"there is no method {word!r}{nearest(word.lower(), known)}")
