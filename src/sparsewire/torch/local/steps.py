@@ -16,12 +16,13 @@ from sparsewire.training.agree import refuse
 from sparsewire.training.local.outer import OuterSpec
 from sparsewire.training.local.recipe import COVERAGE, local_scheme
 from sparsewire.training.local.round_schedule import Every
+from sparsewire.training.local.rounds import Plan
 from sparsewire.training.local.settings import LocalSettings, OnRound
 from sparsewire.training.recipe import check_numbers
-from sparsewire.training.schedule import Ratios
+from sparsewire.training.schedule import Ratios, Settings
 from sparsewire.training.settings import Exclude
 
-from .groups import open_group
+from .groups import Group, open_group
 from .link import LocalLink
 from .model import LocalModel
 from .shards import ShardGroup, ShardLink, open_shards
@@ -89,9 +90,13 @@ def local_steps(
             raise
         if scheme is None and opened.everyone.rank == 0:
             logger.info("local_steps(model, optimizer, %r, every=%s)", chosen, plan.schedule)
-        if isinstance(opened, ShardGroup):
-            return ShardLink(inner, opened, options, opened.of_shard(settings), plan)
-        return LocalLink(inner, opened, options, settings, plan)
+        return _connect(inner, opened, options, settings, plan)
     except BaseException:
         opened.leave()
         raise
+
+
+def _connect(inner: LocalModel, opened: Group, options: LocalSettings, settings: Settings, plan: Plan) -> LocalLink:
+    if isinstance(opened, ShardGroup):
+        return ShardLink(inner, opened, options, opened.of_shard(settings), plan)
+    return LocalLink(inner, opened, options, settings, plan)
