@@ -186,7 +186,7 @@ def test_ranks_train_and_report(tmp_path, monkeypatch):
 
 def test_a_step_is_accounted_for(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    words = ["--workload", "synthetic-10k", "--method", "ddp", "topk(1%)", "default; total_steps=2000", "--ranks", 2,
+    words = ["--workload", "synthetic-10k", "--method", "ddp", "topk(1%)", "attach; total_steps=2000", "--ranks", 2,
              "--steps", 4, "--warmup", 1]  # fmt: skip
     assert run("lab", "train", *words, "-o", tmp_path / "a.jsonl") == 0
     plain, ours, chosen = lines(tmp_path / "a.jsonl")
