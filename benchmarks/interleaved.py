@@ -96,7 +96,7 @@ def split(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         queued = (_per_step(one["profile"], one["profile"]["queued"].get(thread, 0.0)) for one in reports)
         found[f"{thread} queued"] = statistics.fmean(queued)
     steps = list(zip(*(one["calls"] for one in reports), strict=True))
-    by_call = [list(zip(*ranks, strict=True)) for ranks in steps]
+    by_call = [list(zip(*ranks, strict=True)) for ranks in steps] or [[]]  # auto's dense steps are not told
     found["collectives"] = 1e3 * statistics.fmean(sum(map(statistics.fmean, calls)) for calls in by_call)
     found["by the last"] = 1e3 * statistics.fmean(sum(map(min, calls)) for calls in by_call)
     found["number of collectives"] = statistics.fmean(map(len, by_call))

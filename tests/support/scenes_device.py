@@ -14,6 +14,7 @@ from scenes_attach import backward, build
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_ranks import Stage, assert_same_state, same_bits
 
+from sparsewire.exchange import rider
 from sparsewire.kernels.device import crossing
 from sparsewire.torch import Link, attach
 from sparsewire.torch.ddp.device_path import VARIABLE
@@ -77,9 +78,9 @@ def equals_host(
     """Two trainings that differ in the path alone have the same bits throughout; a state of one goes on in the other.
 
     `mixed`: of the second training, only even ranks take the path of devices. `landed`: how many dense numbers of a
-    bucket go through the host.
+    bucket go through the host, if they are too many to go behind messages.
     """
-    buffer_pieces.LANDED = 2**16 if landed is None else landed
+    buffer_pieces.LANDED, rider.MOST = (2**16, 2**17) if landed is None else (landed, -1)
     path = "off" if mixed and stage.rank % 2 else "force"
     host, there, back = (
         Training(stage, one, kind, dtype, scheme, momentum, rates or [0.05], one_bucket, **settings)

@@ -80,7 +80,7 @@ def test_the_smallest_of_all_layers_or_of_each() -> None:
     for per in ("model", "layer"):
         model = net()
         with torch.no_grad():
-            model[3].weight.mul_(1e-3)
+            model[3].weight.mul_(1e-9)  # below all others, whatever the seed
         masks = prune(model, 0.5, per=per).masks()
         share = {name: 1 - float(mask.float().mean()) for name, mask in masks.items()}
         assert share["0.weight"] == (0 if per == "model" else 0.5)

@@ -109,7 +109,7 @@ class Averager(TrainingState):
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[PendingBuffer]:
         """Selects and sends; with one threshold for the model nothing is sent before the last buffer has come."""
-        lands, context = self.nodes.across.engine is None, self._context(plan)
+        lands, context = self.nodes.across.engine is None or self._rides(plan), self._context(plan)
         pending = [self._pieces.cut(buffer, plan, lands) for buffer in buffers]
         if self.settings.select_per == "model":
             self._model.scan(pending, plan, self.clock)
