@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,20 @@ def run(scenes: str, ranks: int, folder: Path) -> Seen:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    return run(SCENES[request.param], request.param, tmp_path_factory.mktemp("scenes"))
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Seen]:
+    """What so many ranks have seen, who play once."""
+    return cache(lambda ranks: run(SCENES[ranks], ranks, tmp_path_factory.mktemp("scenes")))
+
+
+@pytest.fixture(params=[2, 3])
+def seen(request: pytest.FixtureRequest, played: Callable[[int], Seen]) -> Seen:
+    return played(request.param)
+
+
+@pytest.fixture
+def pair(played: Callable[[int], Seen]) -> Seen:
+    return played(2)
 
 
 def scene(seen: Seen, name: str) -> Seen:
@@ -52,43 +65,43 @@ def test_the_recipe_trains(given: str, memory: str, seen: Seen) -> None:
         assert rank["saved"] > 2
 
 
-def test_in_jit_and_in_a_scan_are_the_bits_of_outside(seen: Seen) -> None:
-    ranks = scene(seen, "same_bits")
+def test_in_jit_and_in_a_scan_are_the_bits_of_outside(pair: Seen) -> None:
+    ranks = scene(pair, "same_bits")
     for rank in ranks:
         assert rank["outside"] == rank["jit"] == rank["scan"] == ranks[0]["outside"]
         assert len(set(rank["outside"])) == 6
 
 
-def test_trees_keep_structure_and_dtypes(seen: Seen) -> None:
-    for rank in scene(seen, "same_bits"):
+def test_trees_keep_structure_and_dtypes(pair: Seen) -> None:
+    for rank in scene(pair, "same_bits"):
         assert rank["kept structure"] and rank["step"] == 6
         assert sorted(rank["kept dtypes"]) == ["bfloat16", "complex64", "float32", "float32", "float32"]
 
 
-def test_every_exchanges_the_mean_of_micro_steps(seen: Seen) -> None:
-    for rank in scene(seen, "accumulated"):
+def test_every_exchanges_the_mean_of_micro_steps(pair: Seen) -> None:
+    for rank in scene(pair, "accumulated"):
         for way in ("every", "every in jit"):
             assert rank[way]["moved"] == [False, False, True] * 2 and rank[way]["steps"] == 2
         assert rank["mean"]["moved"] == [True, True] and rank["mean"]["distance"] <= 2e-7
         assert rank["every in jit"]["distance"] <= 2e-7
 
 
-def test_flax_trains(seen: Seen) -> None:
-    ranks = scene(seen, "flax")
+def test_flax_trains(pair: Seen) -> None:
+    ranks = scene(pair, "flax")
     assert len({rank["digest"] for rank in ranks}) == 1
     for rank in ranks:
         assert rank["last"] < 0.5 * rank["first"] and rank["steps"] == 60
         assert len(rank["names"]) == 4 and all("kernel" in name or "bias" in name for name in rank["names"])
 
 
-def test_resumed_from_orbax_and_link_is_exact(seen: Seen) -> None:
-    for rank in scene(seen, "resumed"):
+def test_resumed_from_orbax_and_link_is_exact(pair: Seen) -> None:
+    for rank in scene(pair, "resumed"):
         assert rank["whole"] == rank["again"]
         assert rank["without load"].startswith("InputError") and "wire.link.load" in rank["without load"]
 
 
-def test_ranks_that_differ_are_refused_and_broadcast_helps(seen: Seen) -> None:
-    for rank in scene(seen, "differing"):
+def test_ranks_that_differ_are_refused_and_broadcast_helps(pair: Seen) -> None:
+    for rank in scene(pair, "differing"):
         assert "sparsewire.jax.broadcast(params)" in rank["weights"] and "CommMismatch" in rank["weights"]
         assert rank["scheme"].startswith("CommMismatch: rank 1 attached with other settings, scheme")
         assert rank["gradients"].startswith("InputError: rank 1 and rank 0 have gradients of other parameters: half")
