@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorf
 
 def run_tensorflow(folder: Path, ranks: int) -> list[dict[str, str]]:
     ports = ",".join(str(free_port()) for _ in range(ranks))
-    quiet = environment() | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # TensorFlow imports Keras, and with its torch backend torch, whose Triton brings a second LLVM: the process aborts.
+    own = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    quiet = environment() | own
     start = [sys.executable, str(SCRIPT), "tensorflow", str(folder)]
     logs = [(folder / f"{rank}.log").open("w") for rank in range(ranks)]
     children = [
