@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import headline
+
 from sparsewire.lab import results
 from sparsewire.lab.report.command import read_runs
 from sparsewire.lab.report.data import Group, group_runs
@@ -63,7 +65,14 @@ def _rows(name: str, **wanted: Any) -> list[Mapping[str, Any]]:
 def sentences() -> dict[str, list[str]]:
     """By document."""
     groups = group_runs(read_runs([RESULTS / "lab.jsonl"]))
-    return {README: [*_steps(groups), _local()], METHOD: [_accuracy()], LAB: [headline_text(groups)]}
+    return {README: [*_headline(), *_steps(groups), _local()], METHOD: [_accuracy()], LAB: [headline_text(groups)]}
+
+
+def _headline() -> list[str]:
+    """Rows of the README's first table: of that of headline.py, without bytes, seeds and differences."""
+    table = headline.show(headline.read(RESULTS / "headline.jsonl")).splitlines()
+    rows = [row for row in (line.strip("| ").split(" | ") for line in table) if len(row) > 6 and row[1].endswith("ms")]
+    return [f"| {' | '.join([*row[:5], row[6].partition(' (')[0]])} |" for row in rows]
 
 
 def _steps(groups: Sequence[Group]) -> list[str]:
