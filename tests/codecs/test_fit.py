@@ -1,4 +1,4 @@
-"""`fit_poly` and `fit_dexp`: values as curves, and the order that goes with them."""
+"""`fit_poly` and `fit_dexp`: how close values as curves come. The order that goes with them: test_fit_order.py."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from strategies import BACKENDS, make, same_bits, tensors, using, work
 
 import sparsewire as sw
 from sparsewire import kernels
 from sparsewire.codecs.contract import Context
 from sparsewire.codecs.values import FitDExp, FitPoly
-from sparsewire.codecs.values.curve import CurveCodec, Ranks
+from sparsewire.codecs.values.curve import CurveCodec
 from sparsewire.codecs.values.dexp import exponential, powers
 from sparsewire.codecs.values.fit import automatic_segments
-from sparsewire.frames import wire
 
 CODECS: list[CurveCodec] = [FitPoly(), FitPoly(1, 1), FitPoly(15, 40), FitPoly(rank_bits=2), FitDExp(), FitDExp(3)]
+
 both = pytest.mark.parametrize("codec", [FitPoly(), FitDExp()], ids=str)
+
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=str)
 
 
@@ -38,14 +38,6 @@ def through(codec: CurveCodec, values: np.ndarray) -> tuple[np.ndarray, bytes]:
 def error(codec: CurveCodec, values: np.ndarray) -> float:
     exact, approx = values.astype(np.float64), through(codec, values)[0].astype(np.float64)
     return float(np.linalg.norm(approx - exact) / np.linalg.norm(exact))
-
-
-def parts(x: np.ndarray, index: str, value: str) -> dict[str, int]:
-    found = sw.inspect(sw.encode(x, f"topk(100%) | indices={index} | values={value}"))
-    assert (
-        sum(size for name, size in found["parts"].items() if name.startswith("values.")) == found["sections"]["values"]
-    )
-    return found["parts"]
 
 
 def shuffled(values: np.ndarray) -> np.ndarray:
@@ -155,44 +147,6 @@ def test_non_finite_values_arrive_as_they_were(codec: CurveCodec) -> None:
     assert same_bits(through(codec, values[nonfinite])[0], values[nonfinite])
 
 
-# --- the map ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", ["fit_poly", "fit_dexp"])
-@pytest.mark.parametrize("count", [1, 2, 3, 64, 65, 1000])
-def test_a_map_costs_log2_n_bits_a_value_and_nothing_with_raw_indices(value: str, count: int) -> None:
-    x = make("normal", count, "float32")
-    assert parts(x, "rice", value)["values.map"] == math.ceil(count * math.ceil(math.log2(count)) / 8)
-    assert parts(x, "raw", value)["values.map"] == 0
-
-
-def test_inspect_notes_what_a_map_costs_at_least() -> None:
-    frame = sw.encode(make("normal", 100, "float32"), "topk(k=20) | indices=rice | values=fit_poly")
-    assert sw.inspect(frame)["notes"] == {"values.map_bound_bits": pytest.approx(math.log2(math.factorial(20)))}
-    assert sw.inspect(sw.encode(np.ones(9), "indices=raw | values=fit_poly"))["notes"] == {}
-
-
-@pytest.mark.parametrize("value", ["fit_poly", "fit_dexp", "fit_poly+deflate", "fit_poly(rank_bits=1)"])
-def test_raw_indices_carry_the_order_and_entries_come_back_ascending(value: str) -> None:
-    x = make("magnitudes", 700, "float32")
-    x[[5, 600]] = np.nan, np.inf
-    frame, mapped = (sw.encode(x, f"topk(30%) | indices={i} | values={value}") for i in ("raw", "rice"))
-    on_wire = np.frombuffer(wire.unpack(frame).indices, "<i4")
-    assert (np.diff(on_wire) < 0).any()
-    decoded = sw.decode(frame)
-    assert np.array_equal(decoded.indices, np.sort(on_wire))
-    assert np.array_equal(decoded.indices, sw.decode(mapped).indices)
-    if "rank_bits" not in value:
-        assert same_bits(decoded.values, sw.decode(mapped).values)
-
-
-@pytest.mark.parametrize("words", [[1, 1, 2], [1, 2, 9], [-1, 2, 3]])
-def test_ordered_indices_that_repeat_or_leave_the_tensor_are_refused(words: list[int]) -> None:
-    frame = wire.unpack(sw.encode(sw.Sparse([1, 2, 5], [1.0, 3.0, 2.0], (9,)), "indices=raw | values=fit_dexp"))
-    with pytest.raises(sw.FrameError):
-        sw.decode(wire.pack(replace(frame, indices=np.array(words, "<i4").tobytes())))
-
-
 @both
 def test_rank_bits_trade_size_for_error(codec: CurveCodec) -> None:
     x = make("normal", 3000, "float32")
@@ -203,22 +157,11 @@ def test_rank_bits_trade_size_for_error(codec: CurveCodec) -> None:
     assert same_bits(through(dial[-1], x)[0], through(codec, x)[0])
 
 
-@given(sides=st.tuples(st.integers(0, 400), st.integers(0, 400)), bits=st.none() | st.integers(1, 12))
-def test_a_stretch_lies_on_one_side_and_codes_have_few_bits(sides: tuple[int, int], bits: int | None) -> None:
-    ranks = Ranks(sides, bits)
-    codes = ranks.codes()
-    assert codes.size == sum(sides)
-    assert not set(codes[: sides[0]].tolist()) & set(codes[sides[0] :].tolist())
-    assert ranks.width <= (bits or 64)
-    assert ranks.width or codes.size <= 1
-    side = np.arange(sum(sides)) < sides[0]
-    assert np.array_equal(ranks.table(side)[codes] if codes.size else side, side)
-
-
 # --- what no encoder writes ------------------------------------------------------------------------------------
 
 
 CURVE = np.linspace(2, 1, 40).astype(np.float32)
+
 SPOILS = {
     "more positives than values": lambda b: b.__setitem__(0, 41),
     "more non-finite values than values": lambda b: b.__setitem__(1, 1),

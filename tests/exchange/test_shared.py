@@ -8,17 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_rows import SUMS, SUPPORTS
-from hypothesis import given
-from hypothesis import strategies as st
 from strategies import make, same_bits
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, ThreadCommunicator, run_ranks
-from sparsewire.core.mask import FrameworkMask, Mask, Masks
-from sparsewire.core.sparse import LARGEST, round_to, work_dtype
+from sparsewire.core.mask import Mask
 from sparsewire.errors import PeerError
 from sparsewire.exchange import Clock, ExchangeContext, Outcome, Piece, mean
-from sparsewire.exchange.shared_support.levels import Carrier, to_levels, unit_for
 
 NUMEL = 4000
 
@@ -133,57 +129,7 @@ def test_what_is_not_finite_is_seen_also_where_the_mask_is_empty(where: int) -> 
     run_ranks(2, fn)
 
 
-def test_masks_are_read_again_only_when_they_change() -> None:
-    reads: list[str] = []
-    source = {"a": [np.array([1, 0, 1]), 0]}
-
-    def find(name: str) -> FrameworkMask | None:
-        if name not in source:
-            return None
-        mask, version = source[name]
-        return FrameworkMask(mask, version, lambda: reads.append(name) or mask)
-
-    masks, both = Masks(find), [("a", 0, 3, 0), ("b", 4, 6, 0)]
-    assert masks.of(both).indices.tolist() == masks.of(both).indices.tolist() == [0, 2, 4, 5]
-    assert reads == ["a"]
-    source["a"][0][1], source["a"][1] = 1, 1
-    assert masks.of(both).indices.tolist() == [0, 1, 2, 4, 5]
-    assert masks.of([("a", 4, 6, 1)]).indices.tolist() == [4, 5]  # a rank's part of a parameter
-    before = masks.digest({"a": 3})
-    source["a"] = [np.array([1, 1, 0]), 1]
-    assert masks.digest({"a": 3}) != before
-
-
 # --- sums ---
-
-
-@given(
-    scale=st.floats(0, 1.7e308),
-    levels=st.sampled_from([1, 2, 3, 15, 31, 127]),
-    dtype=st.sampled_from(list(LARGEST)),
-)
-def test_multiples_of_a_unit_are_numbers_of_the_type(scale: float, levels: int, dtype: str) -> None:
-    unit = unit_for(scale, levels, dtype)
-    multiples = np.arange(-levels, levels + 1).astype(work_dtype(dtype)) * work_dtype(dtype).type(unit)
-    assert same_bits(round_to(multiples, dtype), multiples) and np.isfinite(multiples).all()
-    assert levels * unit >= min(scale, 0.5 * LARGEST[dtype]) * (1 - 1e-15) - levels * 5e-324
-
-
-@given(ranks=st.integers(1, 10_000), levels=st.sampled_from([1, 2, 31]), data=st.data())
-def test_sums_of_levels_never_overflow(ranks: int, levels: int, data: st.DataObject) -> None:
-    carrier = Carrier(levels, ranks)
-    found = np.array(data.draw(st.lists(st.integers(-levels, levels), max_size=50)), np.int8)
-    for part in (found, np.full(50, levels, np.int8), np.full(50, -levels, np.int8)):
-        total = carrier.pack(part).astype(object) * ranks  # as if all ranks had the same
-        assert not total.size or (min(total) >= -(2**63) and max(total) < 2 ** (7 if carrier.one_per_byte else 63))
-        kind = np.int8 if carrier.one_per_byte else np.int64
-        assert carrier.unpack(total.astype(kind), part.size).tolist() == (part.astype(int) * ranks).tolist()
-
-
-def test_rounding_at_random_has_the_right_expectation() -> None:
-    values = np.array([0.1, -0.3, 0.75, 1.0, -1.0, 0.0], np.float32)
-    mean_of = np.mean([to_levels(values, 1.0, 1, key) for key in range(4000)], axis=0)
-    np.testing.assert_allclose(mean_of, values, atol=0.03)
 
 
 def test_numbers_take_the_bytes_that_they_promise() -> None:
