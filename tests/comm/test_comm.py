@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import subprocess
 import sys
@@ -12,15 +11,13 @@ from pathlib import Path
 
 import pytest
 import warm
+from comm_laws import LAWS
 from host_ranks import environment, finish
 
 from sparsewire.comm import ThreadCommunicator, run_ranks
 from sparsewire.errors import CommError
 
 SCRIPT = Path(__file__).parents[1] / "support" / "comm_ranks.py"
-
-LAWS = runpy.run_path(str(SCRIPT))["LAWS"]
-
 GLOO_RANKS, MPI_RANKS = 2, 4
 
 

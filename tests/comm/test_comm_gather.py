@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import runpy
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from comm_laws import LAWS
 from exchange_rows import ROWS
 
 from sparsewire.comm import Communicator, ThreadCommunicator, base, run_ranks
 from sparsewire.core.sparse import to_bfloat16
 from sparsewire.errors import CommError, CommMismatch, CommTimeout
 from sparsewire.exchange import mean
-
-LAWS = runpy.run_path(str(Path(__file__).parents[1] / "support" / "comm_ranks.py"))["LAWS"]
 
 
 class GatherOnly(Communicator):

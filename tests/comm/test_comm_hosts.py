@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from comm_laws import LAWS
 from host_ranks import environment, free_port
 
 SCRIPT = Path(__file__).parents[1] / "support" / "comm_ranks.py"
-LAWS = runpy.run_path(str(SCRIPT))["LAWS"]
 
 pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorflow is not installed")
 

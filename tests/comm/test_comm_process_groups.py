@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from comm_laws import LAWS
 
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import CommError, CommTimeout
@@ -19,8 +18,6 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from sparsewire.comm import TorchCommunicator, process_group  # noqa: E402
-
-LAWS = runpy.run_path(str(Path(__file__).parents[1] / "support" / "comm_ranks.py"))["LAWS"]
 
 
 def gloo(store: dist.Store, rank: int, size: int, timeout: float = 20) -> Any:

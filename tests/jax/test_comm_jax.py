@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import runpy
 from importlib.util import find_spec
 
 import jax_ranks
 import pytest
+from comm_laws import LAWS
 
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")
-
-LAWS = runpy.run_path(str(jax_ranks.SCRIPT.with_name("comm_ranks.py")))["LAWS"]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
