@@ -15,7 +15,6 @@ from sparsewire.exchange import mean
 from sparsewire.exchange.sketch.table import Table
 
 NNZ = 3000
-
 # columns per entry → what |residual| / |gradient| settles at: docs/guides/exchanges.md
 SETTLED = {0.25: 4.7, 0.5: 2.2, 1: 1.1, 2: 0.65, 4: 0.41}
 
