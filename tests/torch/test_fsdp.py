@@ -133,16 +133,16 @@ TOLD = {
 
 
 def test_what_cannot_be_served_is_told_with_the_line_to_write(two_by_two: Pool) -> None:
-    for found in two_by_two.play("fsdp_state.is_refused"):
+    for found in two_by_two.play("fsdp_refusals.is_refused"):
         assert {name: text for name, text in found.items() if TOLD[name] not in text} == {}
 
 
 def test_backward_within_backward_is_refused(two_by_two: Pool) -> None:
-    assert all("use_reentrant=False" in text for text in two_by_two.play("fsdp_state.reenters"))
+    assert all("use_reentrant=False" in text for text in two_by_two.play("fsdp_refusals.reenters"))
 
 
 def test_a_torch_without_the_hook_is_told_by_name(two_by_two: Pool) -> None:
-    for text in two_by_two.play("fsdp_state.is_too_old"):
+    for text in two_by_two.play("fsdp_refusals.is_too_old"):
         assert "replicas= needs FSDPModule.set_all_reduce_hook" in text
 
 
