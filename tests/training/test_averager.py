@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from strategies import BACKENDS, MEMORIES, make, same_bits, using
+from strategies import MEMORIES, same_bits
 from trainings import NAMES, SCHEME, all_same, averager, gradients, put_groups, residuals, train
 
-import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.errors import InputError, PeerError
-from sparsewire.exchange import rider
+from sparsewire.errors import InputError
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Buffer, Slice
-from sparsewire.training.schedule import SchemeSchedule
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -65,41 +60,6 @@ def test_tensors_that_are_put_together_travel_as_one_message() -> None:
         assert comm.collectives == 1  # the frames, and behind them what is dense
 
     run_ranks(2, fn)
-
-
-@pytest.mark.parametrize("scheme", [SCHEME, f"{SCHEME} | exchange=reduce_scatter", "topk(10%) | memory=gain"])
-@pytest.mark.parametrize("most", [0, 2**17])
-def test_what_is_dense_has_the_same_mean_behind_a_message_and_by_itself(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, most: int
-) -> None:
-    """Of three ranks, whose order the sum follows; also where an exchange carries nothing."""
-    monkeypatch.setattr(rider, "MOST", most)
-
-    def fn(comm: Communicator) -> None:
-        one = averager(comm, scheme, sizes=NAMES)
-        train(one, comm, range(2))
-        before, x = comm.collectives, gradients(comm, 2)
-        parts = [np.frombuffer(part, np.float32) for part in comm.all_gather(x["b"].tobytes(), "b")]
-        expected = (parts[0] + parts[1] + parts[2]) / np.float32(3)
-        one.put(x)
-        one.finish()
-        assert same_bits(x["b"], expected)
-        gathered = "reduce_scatter" not in scheme
-        expected_calls = 1 + (2 - (most > 0) if gathered else 3)
-        assert comm.collectives - before == expected_calls
-
-    run_ranks(3, fn)
-
-
-def test_damage_to_what_rides_with_a_message_names_its_rank() -> None:
-    along = rider.Rider([np.zeros(4, np.float32)])
-    whole = memoryview(b"xx" + along.pack())
-    assert along.split([whole, whole])[0] == [b"xx", b"xx"]
-    for damaged in (whole[:5], bytes(len(whole)), whole[:-1], whole[:-3].tobytes() + b"abc"):
-        with pytest.raises(PeerError, match="rank 1: what travels dense was damaged"):
-            along.split([whole, memoryview(damaged)])
-    with pytest.raises(PeerError, match="rank 1: it failed before it could send"):
-        along.split([whole, memoryview(b"")])
 
 
 @pytest.mark.parametrize("scheme", [SCHEME, "topk(k=0)", "one_sign(k=0) | memory=dgc"])
@@ -230,33 +190,6 @@ def test_buffers_follow_the_scale_and_a_state_is_loaded_in_the_present_one() -> 
     run_ranks(2, fn)
 
 
-# --- what was not sent is sent in dense steps ---
-
-
-@pytest.mark.parametrize("how", ["exclude", "dense_below", "dense step"])
-def test_what_a_parameter_has_not_sent_goes_along_when_it_travels_dense(how: str) -> None:
-    changed = {
-        "exclude": {"dense_names": frozenset({"w"})},
-        "dense_below": {"dense_below": 301},
-        "dense step": {"warmup": 99},
-    }
-
-    def fn(comm: Communicator) -> None:
-        one = averager(comm)
-        train(one, comm, range(3))
-        owed = comm.all_reduce(residuals(one)["w"]) / comm.size
-        other = averager(comm, **changed[how])
-        other.load_state_dict(one.state_dict())
-        x = gradients(comm, 3)
-        alone = comm.all_reduce(x["w"]) / comm.size
-        other.put(x)
-        other.finish()
-        np.testing.assert_allclose(x["w"], alone + owed, atol=1e-5)
-        assert not other.states.by_name.get("w", {}).get("residual", np.zeros(1)).any()
-
-    run_ranks(2, fn)
-
-
 def test_a_state_of_another_memory_is_refused() -> None:
     def fn(comm: Communicator) -> None:
         one = averager(comm)
@@ -265,107 +198,3 @@ def test_a_state_of_another_memory_is_refused() -> None:
             averager(comm, "topk(5%) | memory=none").load_state_dict(one.state_dict())
 
     run_ranks(1, fn)
-
-
-# --- clipping ---
-
-
-HUGE = {"float32": 2.0**120, "float64": 2.0**600}  # their squares are beyond the type
-
-
-def clipped_means(comm: Communicator, kind: str, scale: float, most: float) -> list[np.ndarray]:
-    """Of a step in which everything is sent, with a table."""
-    kept = np.dtype(kind).type(scale)
-    x = {name: make("normal", size, kind, 10 * comm.rank + 1) * kept for name, size in NAMES.items()}
-    table = sw.Sparse(np.array([1]), make("normal", 4, kind, comm.rank) * kept, (5, 4), width=4)
-    one = averager(comm, "nonzero | values=raw | memory=none", clip_norm=most)
-    one.put({**x, "table": table})
-    assert one.finish()
-    return [*x.values(), one.sparse_means["table"].work_values]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", HUGE)
-@pytest.mark.parametrize("most", [1.0, 1e-9])
-def test_a_norm_that_overflows_is_clipped_as_any_other(kind: str, most: float, backend: str) -> None:
-    """A gradient times a power of two is clipped to the same bits, by all kernels."""
-
-    def fn(comm: Communicator) -> list[np.ndarray]:
-        means = clipped_means(comm, kind, HUGE[kind], most)
-        assert all_same(means, clipped_means(comm, kind, 1.0, most))
-        total = sum(float((mean.astype(np.float64) ** 2).sum()) for mean in means)
-        assert 0.1 * most < math.sqrt(total) <= most / math.sqrt(2) * (1 + 1e-6)
-        return means
-
-    with using(backend):
-        found = run_ranks(2, fn)
-    assert all_same(found[0], run_ranks(2, fn)[0])
-
-
-def test_a_gradient_that_is_not_finite_is_not_clipped() -> None:
-    def fn(comm: Communicator) -> None:
-        one, x = averager(comm, clip_norm=1.0), gradients(comm, 0)
-        x["w"][3] = np.nan if comm.rank else np.inf
-        one.put(x)
-        assert not one.finish()
-        assert not np.isfinite(x["w"]).all()
-
-    run_ranks(2, fn)
-
-
-@pytest.mark.parametrize("memory", ["residual", "gain"])
-@pytest.mark.parametrize("clip", [1.0, 1e6])
-def test_each_ranks_gradient_is_clipped_before_it_is_compensated(clip: float, memory: str) -> None:
-    scheme = f"topk(5%) | values=raw | memory={memory}"
-
-    def fn(comm: Communicator) -> None:
-        one, other = averager(comm, scheme, clip_norm=clip), averager(comm, scheme)
-        for step in range(3):
-            x, y = gradients(comm, step), gradients(comm, step)
-            table = sw.Sparse(np.array([1]), make("normal", 4, "float32"), (5, 4), width=4)
-            norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in [*y.values(), table.values]))
-            factor = np.float32(min(1.0, clip / np.sqrt(comm.size) / norm))
-            one.put({**x, "table": table})
-            smaller = table.like(table.indices, table.values * factor)
-            other.put({**{name: g * factor for name, g in y.items()}, "table": smaller})
-            assert one.finish() and other.finish()
-            for name, kept in residuals(other).items():
-                np.testing.assert_allclose(residuals(one)[name], kept, atol=1e-5)
-        assert one.stats()["bytes_dense"] == other.stats()["bytes_dense"]
-
-    run_ranks(2, fn)
-
-
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_a_dense_step_that_fails_leaves_what_waits_as_it_was(memory: str) -> None:
-    """It adds up in the gradients' own memory, but what sparse steps have left stays until all ranks know that it is
-    finite."""
-
-    def fn(comm: Communicator) -> None:
-        one = averager(comm, f"topk(5%) | memory={memory}")
-        train(one, comm, range(2))
-        before = {name: {key: x.copy() for key, x in kept.items()} for name, kept in one.states.by_name.items()}
-        one.settings = dataclasses.replace(one.settings, schedule=SchemeSchedule(one.settings.schedule.scheme, 100))
-        for spoiled in (False, True):
-            x = gradients(comm, 2)
-            x["w"][5] = np.nan if spoiled and comm.rank == 1 else x["w"][5]
-            one.put(x)
-            if spoiled:
-                assert not one.finish()
-            one.abandon()
-            for name, kept in one.states.by_name.items():
-                assert all(same_bits(x, before[name][key]) for key, x in kept.items())
-
-    run_ranks(2, fn)
-
-
-def test_a_dense_step_without_a_momentum_needs_no_memory_beside_the_gradients() -> None:
-    def fn(comm: Communicator) -> None:
-        one, x = averager(comm, warmup=1), gradients(comm, 0)
-        plain = {name: comm.all_reduce(array) / np.float32(comm.size) for name, array in x.items()}
-        one.put(x)
-        assert all(same_bits(x[name], plain[name]) for name in x)  # already: no other array holds the means
-        assert one.finish()
-        assert all(same_bits(x[name], plain[name]) for name in x)
-
-    run_ranks(3, fn)
