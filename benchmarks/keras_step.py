@@ -66,7 +66,7 @@ def rank_main(backend: str, rank: int, port: str, out: str) -> None:
 
     connect(backend, rank, RANKS, port)
     Path(out).write_text(json.dumps(measure(rank)))
-    from scenes_keras import Place
+    from keras_trainings import Place
 
     Place(Path("."), rank, RANKS).leave()
 

@@ -94,8 +94,9 @@ def play(backend: str, folder: str, rank: str, size: str, port: str, scenes: str
     connect(backend, int(rank), int(size), port)
     import scenes_keras
     from comm_ranks import attempt
+    from keras_trainings import Place
 
-    place = scenes_keras.Place(Path(folder), int(rank), int(size))
+    place = Place(Path(folder), int(rank), int(size))
     results: dict[str, str] = {}
     for name in scenes.split(","):
         start = time.monotonic()
