@@ -22,7 +22,7 @@ test-old-torch:
 	test -x $(OLD)/bin/python || python3 -m venv $(OLD)
 	$(OLD)/bin/python -m pip install -q 'torch==$(OLD_TORCH)' 'numpy<2.1'
 	$(OLD)/bin/python -m pip install -q '.[zstd]' pytest pytest-timeout hypothesis ml_dtypes
-	$(OLD)/bin/python -m pytest tests/torch tests/comm tests/training/test_local*.py tests/training/test_nodes.py
+	$(OLD)/bin/python -m pytest tests/torch tests/comm tests/training/test_local*.py tests/training/test_nodes*.py
 
 # The tests of TensorFlow, Keras and JAX, and of what else trains on torch (Hugging Face's Trainer, torchft, Triton), in an
 # environment of their own.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,24 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machines import ALL, SOME, all_same, averager, flat, gradients, kept, run, train
 from strategies import MEMORIES, make, same_bits
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks, shared_memory
-from sparsewire.comm.shared_memory import Partition, SharedMemory
-from sparsewire.errors import CommMismatch, InputError
-from sparsewire.training.averager import Averager, Settings
+from sparsewire.errors import InputError
+from sparsewire.training.averager import Settings
 from sparsewire.training.layout import Buffer, Slice
 from sparsewire.training.nodes import nodes
 from sparsewire.training.nodes.grid import Grid
-from sparsewire.training.residuals.reshard import reshard
 from sparsewire.training.schedule import SchemeSchedule
 
 GRIDS = [(2, 2), (2, 4), (4, 1), (1, 4), (3, 2), (2, 3)]
-ALL = "nonzero | values=raw"
-SOME = "topk(5%) | values=qsgd(5)"
-NAMES = {"w": 3000, "v": 1500, "u": 2, "b": 7}
-ROWS = 40
 
 
 @pytest.fixture(params=["shared memory", "engine"])
@@ -38,52 +32,6 @@ def inside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
     for name, value in {"INITIAL": 2**9, "LARGEST": 2**11, "SMALLEST": 2**6}.items():  # a few rounds for a tensor
         monkeypatch.setattr(shared_memory, name, value)
     return str(request.param)
-
-
-def averager(comm: Communicator, per: int | str | None, scheme: str = SOME, warmup: int = 0, **more: Any) -> Averager:
-    more = {"dense_below": 10, **more}
-    return Averager(comm, Settings(SchemeSchedule(sw.scheme(scheme), warmup), nodes=per, **more))
-
-
-def gradients(comm: Communicator, step: int, kind: str = "float32") -> dict[str, Any]:
-    """Dense ones and a table's rows."""
-    dense = {
-        name: make("normal", size, kind, 1000 * step + 10 * comm.rank + place)
-        for place, (name, size) in enumerate(NAMES.items())
-    }
-    rows = np.unique(np.random.default_rng([step, comm.rank]).integers(0, ROWS, 12))
-    values = make("normal", 4 * rows.size, kind, step + 50 + comm.rank)
-    return {**dense, "table": sw.Sparse(rows, values, (ROWS, 4), width=4)}
-
-
-def run(one: Averager, x: dict[str, Any], expect: bool = True) -> dict[str, np.ndarray]:
-    """A step; the means, dense."""
-    one.put(x)
-    assert one.finish() == expect
-    means = {name: kept for name, kept in x.items() if not isinstance(kept, sw.Sparse)}
-    return means | {name: kept.to_dense().reshape(-1) for name, kept in one.sparse_means.items()}
-
-
-def train(one: Averager, comm: Communicator, steps: range) -> list[dict[str, np.ndarray]]:
-    return [run(one, gradients(comm, step)) for step in steps]
-
-
-def flat(x: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {name: kept.to_dense().reshape(-1) if isinstance(kept, sw.Sparse) else kept for name, kept in x.items()}
-
-
-def all_same(a: list[dict[str, np.ndarray]], b: list[dict[str, np.ndarray]]) -> bool:
-    return len(a) == len(b) and all(same_bits(x[name], y[name]) for x, y in zip(a, b, strict=True) for name in x)
-
-
-def kept(states: list[dict[str, Any]], name: str) -> np.ndarray:
-    """The mean over the machines of what was not sent of a parameter."""
-    whole = reshard(states, 1)[0]["buffers"].get(name, {}).get("residual", np.zeros(1))
-    if isinstance(whole, dict):
-        table = np.zeros((ROWS, 4))
-        table[whole["indices"]] = whole["values"].reshape(-1, 4)
-        return table.reshape(-1)
-    return np.asarray(whole, np.float64)
 
 
 # --- the laws ---
@@ -264,57 +212,6 @@ def test_a_parameter_without_a_gradient_waits() -> None:
     run_ranks(4, fn)
 
 
-# --- other ranks, other machines ---
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [((4, 2), (4, 1)), ((4, 1), (4, 2)), ((4, 2), (4, 4)), ((4, 2), (6, 2)), ((6, 2), (4, 2)), ((4, 2), (2, 1)),
-     ((2, 1), (6, 3)), ((4, 2), (4, 2))],
-)  # fmt: skip
-@pytest.mark.parametrize("memory", ["residual", "dgc", "gain"])
-def test_other_ranks_and_machines_take_over_the_mean(old: tuple[int, int], new: tuple[int, int], memory: str) -> None:
-    scheme = f"{SOME} | memory={memory}"
-
-    def started(comm: Communicator) -> dict[str, Any]:
-        one = averager(comm, old[1], scheme)
-        train(one, comm, range(3))
-        return one.state_dict()
-
-    def resumed(comm: Communicator) -> dict[str, Any]:
-        one = averager(comm, new[1], scheme)
-        one.load_state_dict(dealt[comm.rank])
-        state = one.state_dict()
-        train(one, comm, range(3, 5))
-        return state
-
-    states = run_ranks(old[0], started)
-    dealt = reshard(states[::-1], new[0], Grid.even(*new))
-    again = run_ranks(new[0], resumed)
-    facts = [(state["rank"], state["world_size"], state["step"]) for state in again]
-    assert facts == [(rank, new[0], 3) for rank in range(new[0])]
-    for name in ("w", "v", "table"):
-        assert kept(states, name).any()
-        np.testing.assert_allclose(kept(again, name), kept(states, name), atol=1e-6)
-    assert memory == "residual" or states[0]["means"]
-    for name, mean in reshard(states, 1)[0]["means"].items():
-        joined = reshard(again, 1)[0]["means"][name]
-        assert same_bits(joined["indices"], mean["indices"]) and same_bits(joined["values"], mean["values"])
-    if old == new:
-        assert all(same_bits(a["buffers"]["w"]["residual"], b["buffers"]["w"]["residual"])
-                   for a, b in zip(states, again, strict=True))  # fmt: skip
-
-
-def test_a_state_of_other_machines_is_refused() -> None:
-    def fn(comm: Communicator) -> None:
-        states = [averager(comm, per).state_dict() for per in (None, 2, 4)]
-        for per, state in ((2, states[0]), (None, states[1]), (2, states[2])):
-            with pytest.raises(InputError, match=r"state of rank \d of 4.*here is.*load\(link, folder\)"):
-                averager(comm, per).load_state_dict(state)
-
-    run_ranks(4, fn)
-
-
 # --- which ranks share a machine ---
 
 
@@ -366,62 +263,3 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert not list(tmp_path.iterdir())
 
     run_ranks(4, fn)
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_ranks_that_cannot_share_memory_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: int) -> None:
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
-    mapped = shared_memory._map
-    monkeypatch.setattr(shared_memory, "_map", lambda path, size: None if next(turns) == lost else mapped(path, size))
-    turns = iter(range(2))
-    assert run_ranks(2, SharedMemory.open) == [None, None]
-    assert not list(tmp_path.iterdir())
-
-
-def test_memory_that_is_not_there_is_not_promised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def full(*_: Any) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    assert run_ranks(2, SharedMemory.open) == [None, None]
-    assert not list(tmp_path.iterdir())
-
-
-def test_it_grows_with_the_arrays_as_far_as_it_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A larger one has fewer rounds; where there is no room for it, half of it is tried."""
-    make, asked = shared_memory._make, []
-
-    def limited(size: int) -> Path | None:
-        asked.append(size)
-        return make(size) if size < 3 * 2**20 else None
-
-    def fn(comm: Communicator) -> int:
-        memory = SharedMemory.open(comm)
-        assert memory is not None
-        for size in (10, 10, 300_000, 2_000_000, 2_000_000, 6):
-            cuts, mine = Partition((((0, size // 2),), ((size // 2, size),)), size), np.empty(size // 2, np.float32)
-            array = np.arange(size, dtype=np.float32)
-            memory.reduce_scatter(array * np.float32(comm.rank + 1), cuts, mine)
-            assert same_bits(mine, np.float32(3) * array[slice(*cuts.ranges[comm.rank][0])])
-        return int(memory._halves.nbytes)
-
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
-    monkeypatch.setattr(shared_memory, "_make", limited)
-    monkeypatch.setattr(shared_memory, "INITIAL", 2**17)
-    sizes = run_ranks(2, fn)
-    assert sizes[0] == sizes[1] == max(size for size in asked if size < 3 * 2**20)
-    assert len(asked) == len(set(asked)) < 10
-    assert not list(tmp_path.iterdir())
-
-
-def test_ranks_that_bring_different_tensors_are_told() -> None:
-    def fn(comm: Communicator) -> None:
-        memory = SharedMemory.open(comm)
-        assert memory is not None
-        with pytest.raises(CommMismatch, match=rf"ranks \[{1 - comm.rank}\].*other tensors"):
-            memory.reduce_scatter(
-                np.zeros(8, np.float32), Partition((((0, 4),), ((4, 8),)), comm.rank), np.empty(4, np.float32)
-            )
-
-    run_ranks(2, fn)
