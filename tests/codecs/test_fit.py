@@ -22,9 +22,7 @@ from sparsewire.codecs.values.dexp import exponential, powers
 from sparsewire.codecs.values.fit import automatic_segments
 
 CODECS: list[CurveCodec] = [FitPoly(), FitPoly(1, 1), FitPoly(15, 40), FitPoly(rank_bits=2), FitDExp(), FitDExp(3)]
-
 both = pytest.mark.parametrize("codec", [FitPoly(), FitDExp()], ids=str)
-
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=str)
 
 
@@ -161,7 +159,6 @@ def test_rank_bits_trade_size_for_error(codec: CurveCodec) -> None:
 
 
 CURVE = np.linspace(2, 1, 40).astype(np.float32)
-
 SPOILS = {
     "more positives than values": lambda b: b.__setitem__(0, 41),
     "more non-finite values than values": lambda b: b.__setitem__(1, 1),

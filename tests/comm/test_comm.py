@@ -27,7 +27,6 @@ def mpirun() -> str | None:
 
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-
 needs_mpi = pytest.mark.skipif(find_spec("mpi4py") is None or mpirun() is None, reason="mpi4py or mpirun is missing")
 
 
