@@ -18,6 +18,7 @@ from sparsewire.exchange import rider
 from sparsewire.kernels.device import crossing
 from sparsewire.torch import Link, attach
 from sparsewire.torch.ddp.device_path import VARIABLE
+from sparsewire.torch.group import CommGroup
 from sparsewire.training import buffer_pieces
 
 WAITING = {"aten::nonzero", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::masked_select", "aten::equal"}
@@ -158,3 +159,10 @@ def takes_no_hidden_way(stage: Stage) -> None:
     assert any("_local_scalar_dense" in name or "is_nonzero" in name for name in hidden.found), hidden.found
     assert any("numpy()" in name for name in hidden.found), hidden.found
     training.link.detach()
+
+
+def waits_for(stage: Stage, timeout: float | None) -> float:
+    """Seconds that a link's group waits for a rank."""
+    group = CommGroup(stage.group, timeout)
+    group.close()
+    return group.timeout

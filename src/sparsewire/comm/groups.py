@@ -30,7 +30,7 @@ def new_group(
     is gloo's whatever the parent's backend is, as what we exchange is in host memory; only MPI, which has no store for
     ranks to meet in, has groups of its own.
     """
-    limit = timeout or _timeout_of(parent)
+    limit = timeout or timeout_of(parent)
 
     def make() -> dist.ProcessGroup:
         part, backend = len(ranks) < dist.get_world_size(), "mpi" if dist.get_backend(parent) == "mpi" else "gloo"
@@ -90,7 +90,8 @@ def devices_of(group: dist.ProcessGroup | None) -> list[str]:
     return [pair.split(":")[0] for pair in dist.get_backend_config(group).split(",")]
 
 
-def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
+def timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
+    """How long the group's collectives wait for a rank."""
     devices = devices_of(group)
     backend = group._get_backend(torch.device("cpu" if "cpu" in devices else devices[0]))
     timeout = getattr(getattr(backend, "options", None), "_timeout", None)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from sparsewire.comm import Communicator, background
-from sparsewire.comm.groups import drop, new_group
+from sparsewire.comm.groups import drop, new_group, timeout_of
 from sparsewire.comm.torch import TorchCommunicator, translate
 from sparsewire.errors import CommError
 from sparsewire.training.failures import Failures
@@ -32,6 +32,7 @@ class CommGroup:
         limit = datetime.timedelta(seconds=timeout) if timeout else None
         own = new_group(group, dist.get_process_group_ranks(group) if ranks is None else ranks, call, limit)
         self.comm = TorchCommunicator(own)
+        self.timeout = timeout_of(own).total_seconds()
         self._failures = Failures(self.comm.rank, distributed_c10d._get_process_group_store(own))
         self._group: dist.ProcessGroup | None = own
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from sparsewire.comm.torch import TorchCommunicator
-from sparsewire.errors import CommError
+from sparsewire.comm.torch import TorchCommunicator, translate
+from sparsewire.errors import CommError, CommTimeout
 
-from ..group import CommGroup
+from ..group import SLICE, CommGroup
 from .device_path import DevicePath
 
 CHANNEL = "device"
@@ -24,7 +24,8 @@ PAUSE = 0.0005  # seconds between looks at a collective on an accelerator
 
 
 class ModelEngine:
-    """Adds up tensors of devices over the ranks. Waiting ends when another rank says that it fails."""
+    """Adds up tensors of devices over the ranks. Waiting ends when another rank says that it fails, and with the
+    group's timeout, whatever the engine's own is."""
 
     def __init__(self, comm: TorchCommunicator, group: CommGroup) -> None:
         self._comm, self._group = comm, group
@@ -40,11 +41,21 @@ class ModelEngine:
             self._await(work)
 
     def _await(self, work: dist.Work) -> None:
+        limit, start = self._group.timeout, time.monotonic()
+        look = start + SLICE.total_seconds()  # when to ask the store what the others say
         while not work.is_completed():
-            if self._group.failed:
-                raise CommError("all_reduce: another rank has left")
+            now = time.monotonic()
+            if now > start + limit:
+                raise CommTimeout(f"all_reduce: the model's own engine has not ended it within {limit:g} s")
+            if now > look:
+                look = now + SLICE.total_seconds()
+                if self._group.failed:
+                    raise CommError("all_reduce: another rank has left")
             time.sleep(PAUSE)
-        work.wait()  # the current stream goes on behind it
+        try:
+            work.wait()  # the current stream goes on behind it
+        except RuntimeError as error:
+            raise translate("all_reduce", error) from error
 
 
 def engine_for(
