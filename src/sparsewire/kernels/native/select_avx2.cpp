@@ -74,9 +74,13 @@ AVX2 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, con
                  T* values) {
   const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // copies: no store can change them
   const Cut<T> cut = asked;
-  uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<kMode>(terms, x, w * kWord, cut);
-  return list<T, kMode>(words, terms, x, n, first, cut, indices, values);
+  size_t size = 0, at = 0;
+  for (; at + kWord <= n; at += kWord) {
+    prefetch_word<kMode>(x + at);
+    size += list_word<kMode>(mark<kMode>(terms, x, at, cut), terms.from(at), x + at, first + static_cast<int32_t>(at),
+                             indices + size, values + size);
+  }
+  return size + list_tail<T, kMode>(terms, x, at, n, first, cut, indices + size, values + size);
 }
 
 template <class T>

@@ -35,9 +35,13 @@ template <class T, Mode kMode>
 size_t scan(const Terms<T>& terms, const T* x, size_t n, int32_t first, const Cut<T>& given, int32_t* indices,
             T* values) {
   const Cut<T> cut = given;  // a copy: no store can change it
-  uint64_t words[kBlock<T> / kWord];
-  for (size_t w = 0; w < n / kWord; ++w) words[w] = mark<T, kMode>(terms, x, w * kWord, cut);
-  return list<T, kMode>(words, terms, x, n, first, cut, indices, values);
+  size_t size = 0, at = 0;
+  for (; at + kWord <= n; at += kWord) {
+    prefetch_word<kMode>(x + at);
+    size += list_word<kMode>(mark<T, kMode>(terms, x, at, cut), terms.from(at), x + at, first + static_cast<int32_t>(at),
+                             indices + size, values + size);
+  }
+  return size + list_tail<T, kMode>(terms, x, at, n, first, cut, indices + size, values + size);
 }
 
 template <class T>

@@ -113,19 +113,33 @@ Edge<T> select_dense(const T* x, size_t n, size_t rank, Scratch<T>& scratch) {
   return select_within(rest, keep(x, n, range.low, range.high, rest, left), range);
 }
 
-// Pairs of cache lines at even distances, each moved a little so that no period of the data aligns with them.
-// With terms, a sample of the compensated gradient.
+// Pairs of cache lines at even distances, each moved a little so that no period of the data aligns with them: where one
+// begins.
+struct Spots {
+  size_t count, stride, length;
+
+  size_t operator[](size_t spot) const {
+    const uint32_t jitter = static_cast<uint32_t>(spot) * 0x9E3779B9u;
+    return (spot * stride + (jitter * stride >> 32)) * length;
+  }
+};
+
+// With terms, a sample of the compensated gradient. What processors cannot foresee is fetched in time.
 template <class T>
 size_t sample(const Terms<T>& terms, const T* x, size_t n, Scratch<T>& scratch, T*& out) {
-  constexpr size_t kSpot = 128 / sizeof(T);
-  const size_t spots = std::clamp<size_t>(n / 2048, 64, 4096), stride = n / kSpot / spots;
-  out = scratch.take(spots * kSpot);
-  for (size_t spot = 0; spot < spots; ++spot) {
-    const uint32_t jitter = static_cast<uint32_t>(spot) * 0x9E3779B9u;
-    const size_t at = (spot * stride + (jitter * stride >> 32)) * kSpot;
+  constexpr size_t kSpot = 128 / sizeof(T), kAhead = 32;
+  const size_t count = std::clamp<size_t>(n / 2048, 64, 4096);
+  const Spots spots{count, n / kSpot / count, kSpot};
+  out = scratch.take(count * kSpot);
+  for (size_t spot = 0; spot < count; ++spot) {
+    const size_t at = spots[spot], soon = spots[std::min(spot + kAhead, count - 1)];
+    for (size_t half = 0; half < kSpot; half += kSpot / 2) {
+      __builtin_prefetch(x + soon + half);
+      if (terms.residual) __builtin_prefetch(terms.residual + soon + half);
+    }
     combine_all(terms.from(at), x + at, kSpot, out + spot * kSpot);
   }
-  return spots * kSpot;
+  return count * kSpot;
 }
 
 }  // namespace sparsewire

@@ -1,7 +1,7 @@
-// The dense pass of selection: mark what exceeds a floor, 64 entries to a word, then list the marked entries.
+// The dense pass of selection: 64 entries at a time what exceeds a floor is marked in a word, and then listed.
 //
-// Each instruction set has its own marking; listing is shared. Two steps, because the words hold few hits at random
-// places: a branch per vector would be mispredicted far more often than one per word.
+// Each instruction set has its own marking; listing is shared. Words hold few hits at random places: a branch per vector
+// would be mispredicted far more often than one per word.
 #pragma once
 
 #include <type_traits>
@@ -46,7 +46,7 @@ struct Cut {
 
 constexpr size_t kWord = 64;
 template <class T>
-constexpr size_t kBlock = 4096 / sizeof(T);  // entries marked before they are listed: a page, measured to be best
+constexpr size_t kBlock = 4096 / sizeof(T);  // entries of a call: a page
 constexpr size_t kAlways = 2;                // entries listed without a branch
 constexpr size_t kSlack = kAlways;           // a listing may write this many entries behind its end
 
@@ -87,10 +87,12 @@ SPARSEWIRE_INLINE void combine_all(const Terms<T>& terms, const T* x, size_t n, 
   for (size_t i = 0; i < n; ++i) out[i] = terms.decay * terms.residual[i] + terms.gain * x[i];
 }
 
-// The next block of an array, which some processors do not fetch by themselves beyond a page.
-template <class T>
+// Fetches a word of an array two pages ahead, where a pass reads one array: processors fetch too little of it by
+// themselves. Of two arrays they fetch as much as memory gives, and asking for more costs time. Measured.
+template <Mode kMode, class T>
 SPARSEWIRE_INLINE void prefetch_word(const T* x) {
-  for (size_t i = kBlock<T>; i < kBlock<T> + kWord; i += 64 / sizeof(T)) __builtin_prefetch(x + i);
+  if constexpr (kMode == Mode::list)
+    for (size_t i = 0; i < kWord; i += 64 / sizeof(T)) __builtin_prefetch(x + 8192 / sizeof(T) + i);
 }
 
 // What a velocity adds to an update: the rules, and for each element what was sent and which bits of its velocity stay.
@@ -203,25 +205,15 @@ SPARSEWIRE_INLINE void list_lowest(uint64_t& word, const Terms<T>& terms, const 
   word &= word - 1;
 }
 
-// Some entries of every word are written whether or not they are hits, and the next block is fetched meanwhile.
+// Lists the marked ones of 64 entries; some are written whether or not they are hits.
 template <Mode kMode, class T>
-SPARSEWIRE_INLINE size_t list_words(const uint64_t* words, size_t count, Terms<T> terms, const T* x, int32_t first,
-                                    int32_t* indices, T* values) {
-  size_t size = 0;
-  for (size_t w = 0; w < count; ++w, x += kWord, first += kWord) {
-    prefetch_word(x);
-    if constexpr (kMode != Mode::list) prefetch_word(terms.residual);
-    uint64_t word = words[w];
-    const size_t hits = __builtin_popcountll(word);
+SPARSEWIRE_INLINE size_t list_word(uint64_t word, const Terms<T>& terms, const T* x, int32_t first, int32_t* indices,
+                                   T* values) {
+  const size_t hits = __builtin_popcountll(word);
 #pragma GCC unroll 2
-    for (size_t i = 0; i < kAlways; ++i)
-      list_lowest<kMode>(word, terms, x, first, indices + size + i, values + size + i);
-    for (size_t i = kAlways; i < hits; ++i)
-      list_lowest<kMode>(word, terms, x, first, indices + size + i, values + size + i);
-    size += hits;
-    if constexpr (kMode != Mode::list) terms.residual += kWord;
-  }
-  return size;
+  for (size_t i = 0; i < kAlways; ++i) list_lowest<kMode>(word, terms, x, first, indices + i, values + i);
+  for (size_t i = kAlways; i < hits; ++i) list_lowest<kMode>(word, terms, x, first, indices + i, values + i);
+  return hits;
 }
 
 // The entries after the last whole word.
@@ -237,14 +229,6 @@ SPARSEWIRE_INLINE size_t list_tail(const Terms<T>& terms, const T* x, size_t beg
     size += cut.lists(value);
   }
   return size;
-}
-
-template <class T, Mode kMode>
-SPARSEWIRE_INLINE size_t list(const uint64_t* words, const Terms<T>& terms, const T* x, size_t n, int32_t first,
-                              const Cut<T>& cut, int32_t* indices, T* values) {
-  const size_t count = n / kWord;
-  const size_t size = list_words<kMode>(words, count, terms, x, first, indices, values);
-  return size + list_tail<T, kMode>(terms, x, count * kWord, n, first, cut, indices + size, values + size);
 }
 
 // One read of the data, for benchmarks to compare with. V is the widest vector of the instruction set.
