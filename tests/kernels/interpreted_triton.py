@@ -32,6 +32,7 @@ SPECIAL = {
 @pytest.fixture(params=[128, 1024], autouse=True)
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparsewire.kernels.device.triton_base.BLOCK", request.param)
+    monkeypatch.setattr("sparsewire.kernels.device.triton_energy.BLOCKS", request.param // 128)
     monkeypatch.setattr("sparsewire.kernels.device.triton_select.PROGRAMS", 3)
     if request.param == 128:  # small arrays are sampled as well
         monkeypatch.setattr("sparsewire.kernels.device.triton_select.SPAN", 32)
@@ -92,6 +93,7 @@ def test_only_a_threshold_waits_and_once() -> None:
     with Waits() as waits:
         indices, values = TRITON.topk_sum(x, x, 50)
         TRITON.compensate(x.clone(), x, indices, values)
+        TRITON.compensate_mean(x.clone(), x, indices, values, [(indices, values)], 0.5)
         TRITON.all_finite(x)
         assert waits.count == 0
         TRITON.threshold(x, reference.magnitude_edge(1.0, np.dtype(np.float32)))
@@ -127,3 +129,42 @@ def test_with_an_edge_the_gradient_is_read_once(monkeypatch: pytest.MonkeyPatch)
     with counted() as traffic:
         TRITON.topk_sum(torch.from_numpy(residual), torch.from_numpy(x), k, remembered=remembered)
     assert 2 * x.nbytes <= traffic.read < 3 * x.nbytes
+
+
+# --- energies ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["compensate_mean", "energy"])
+def test_energies_are_the_reference(name: str) -> None:
+    test_triton_kernels_are_the_reference(name)
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_energies_of_special_numbers(kind: str) -> None:
+    x = np.resize(SPECIAL[kind], 5 * SPECIAL[kind].size).astype(np.float32)  # of several blocks, the last one cut
+    residual, k = np.roll(x, 1), -(-x.size // 10)
+    entries = reference.topk_sum(residual, x, k)
+    for name, args in (
+        ("compensate_mean", (residual, x, *entries, [entries, reference.topk(x, k), entries], 1 / 3)),
+        ("energy", (x,)),
+    ):
+        assert given_back("triton_ops", name, args) == expected(name, args), name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_energies_of_half_precision(dtype: str) -> None:
+    x, wide = half(np.random.default_rng(1).normal(size=1700), dtype)
+    residual = np.random.default_rng(2).normal(size=1700).astype(np.float32)
+    entries, mine = reference.topk_sum(residual, wide, 50), torch.from_numpy(residual.copy())
+    energies = reference.compensate_mean(residual, wide, *entries, [entries], 0.5)
+    measured = TRITON.compensate_mean(mine, x, *on_device(entries), on_device([entries]), 0.5)
+    assert (measured.read(), plain(mine)) == (energies, plain(residual))
+    assert TRITON.energy(x).read() == reference.energy(wide)
+
+
+def test_energies_cost_no_pass_of_their_own() -> None:
+    x, nothing = torch.randn(1 << 12), (torch.empty(0, dtype=torch.int32), torch.empty(0))
+    residual = x.clone()
+    with counted() as traffic:
+        TRITON.compensate_mean(residual, x, *nothing, [], 0.5)
+    assert traffic.moved == 3 * x.nbytes + x.numel() // 512 * 8

@@ -80,7 +80,9 @@ def compensate_mean(
     residual: DeviceArray, x: DeviceArray, indices: Array, sent: Array, parts: Sequence[Entries], scale: float
 ) -> Energies:
     (own, *others) = _lifted(x, [(indices, sent), *parts])
-    return Measured(_kernels(x).compensate_mean(residual.tensor, x.tensor, *own, others, scale))
+    measured: Any = _kernels(x).compensate_mean(residual.tensor, x.tensor, *own, others, scale)
+    energies: Energies = measured.later(indices)
+    return energies
 
 
 def energy(x: DeviceArray, unit: float = 1.0) -> Energy:
@@ -115,17 +117,6 @@ def all_finite(x: DeviceArray) -> Number:
 
 def has_gradient(x: DeviceArray) -> Number:
     return Number(crossing.later(_kernels(x).has_gradient(x.tensor)))
-
-
-class Measured:
-    """Two energies on their way to the host."""
-
-    def __init__(self, energies: Any) -> None:
-        self._energies, self._waiting = energies, energies.later()
-
-    def read(self) -> tuple[float, float]:
-        pair: tuple[float, float] = self._energies.of(*self._waiting.read())
-        return pair
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,23 @@ class DeviceEnergies:
     values: Tensor
 
     def read(self) -> tuple[float, float]:
-        return self.of(*self.later().read())
+        return self.later(crossing.down(self.indices)[0]).read()
 
-    def later(self) -> crossing.Later:
-        """What the energies are made of, on its way to the host."""
-        return crossing.later(self.sums, self.indices, self.values)
+    def later(self, indices: Array) -> Measured:
+        """The energies on their way to the host, which knows the indices."""
+        return Measured(indices, crossing.later(self.sums, self.values))
 
-    @staticmethod
-    def of(sums: Array, indices: Array, values: Array) -> tuple[float, float]:
-        return in_order(sums), in_order(block_sums_at(indices, values, len(sums)))
+
+@dataclass(frozen=True)
+class Measured:
+    """Two energies on their way to the host."""
+
+    indices: Array
+    waiting: crossing.Later
+
+    def read(self) -> tuple[float, float]:
+        sums, values = self.waiting.read()
+        return in_order(sums), in_order(block_sums_at(self.indices, values, len(sums)))
 
 
 def energy(x: Tensor, unit: float = 1.0) -> DeviceEnergy:
@@ -55,9 +63,8 @@ def compensate_mean(
     check_sizes(x, residual)
     sums = []
     for at in _blocks(x):
-        total = residual[at] + x[at].to(residual.dtype)
-        sums.append(block_energies(total))
-        residual[at] = total
+        kept = residual[at].add_(x[at])
+        sums.append(block_energies(kept))
     measured = DeviceEnergies(_joined(sums, x), indices, residual[indices.long()])
     scatter_add(residual, indices, sent, -1.0)
     for places, values in parts:
@@ -68,12 +75,24 @@ def compensate_mean(
 def block_energies(x: Tensor, unit: float = 1.0) -> Tensor:
     """Of every 2048 bytes of the work dtype, the squares go to 16 lanes by index, which are added up in their order."""
     size = _block_size(x)
-    squares = torch.zeros(-(-x.numel() // size) * size, dtype=torch.float64, device=x.device)
-    numbers = x.to(torch.float64)
-    numbers = numbers if unit == 1 else numbers / unit
-    squares[: x.numel()] = numbers * numbers
-    lanes = _in_turn(squares.view(-1, size // LANES, LANES).unbind(1))
-    return _in_turn(lanes.unbind(1))
+    whole = x.numel() // size * size
+    last = torch.zeros(size if whole < x.numel() else 0, dtype=x.dtype, device=x.device)
+    last[: x.numel() - whole] = x[whole:]
+    return torch.cat([_sums(part.view(-1, size // LANES, LANES), unit) for part in (x[:whole], last)])
+
+
+def _sums(blocks: Tensor, unit: float) -> Tensor:
+    lanes = torch.zeros(len(blocks), LANES, dtype=torch.float64, device=blocks.device)
+    for row in blocks.unbind(1):
+        if unit == 1 and row.dtype != torch.float64:  # squares are exact in float64: fused or not, it is the same
+            lanes.addcmul_(row, row)
+        else:
+            numbers = row.double() if unit == 1 else row.double() / unit
+            lanes += numbers * numbers
+    total, *rest = lanes.unbind(1)
+    for lane in rest:
+        total = total + lane
+    return total
 
 
 def _block_size(x: Tensor) -> int:
@@ -83,13 +102,6 @@ def _block_size(x: Tensor) -> int:
 def _blocks(x: Tensor) -> Iterator[slice]:
     """Parts of whole blocks of the reference's sum: both sizes are powers of two."""
     return blocks(x.numel(), _block_size(x))
-
-
-def _in_turn(terms: Sequence[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
 
 
 def _joined(sums: Sequence[Tensor], x: Tensor) -> Tensor:

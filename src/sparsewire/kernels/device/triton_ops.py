@@ -3,8 +3,8 @@
 No GPU has run it: it is tested by Triton's interpreter on CPU tensors, and compiled for three GPU targets.
 """
 
-from .torch_energy import compensate_mean, energy
 from .torch_step import gather, gather_sum, has_gradient, largest, scatter_add, total
+from .triton_energy import compensate_mean, energy
 from .triton_select import candidates, remembered_edge, threshold, topk, topk_sum
 from .triton_step import accumulate, all_finite, compensate
 

@@ -47,6 +47,11 @@ def accumulate(out: Tensor, parts: Sequence[Entries], scale: float) -> None:
         torch_step.accumulate(out, parts, scale)
         return
     out.zero_()
+    add_entries(out, parts, scale)
+
+
+def add_entries(out: Tensor, parts: Sequence[Entries], scale: float) -> None:
+    """out += Σ over the parts, in their order, of scale × values at indices."""
     for indices, values in parts:
         if indices.numel():
             programs = -(-indices.numel() // triton_base.BLOCK)

@@ -52,7 +52,7 @@ def cases(kernels: DenseKernels, size: int, k: int, device: torch.device, dtype:
 
     yield Case("keep with a velocity", keep_velocity, one + 4 * wide)
     mean = lambda: kernels.compensate_mean(residual, x, indices, values, entries, 0.1)  # noqa: E731
-    yield Case("keep with a share of the mean", mean, one + 2 * wide)
+    yield Case(f"keep with a share of the mean of {RANKS} ranks", mean, one + 2 * wide + RANKS * pair, 1.05)
     yield Case(f"accumulate {RANKS} ranks", lambda: kernels.accumulate(out, entries, 0.25), one + RANKS * pair, 1.1)
     yield Case("all_finite", lambda: kernels.all_finite(x), one)
     yield Case("has_gradient", lambda: kernels.has_gradient(x), one)

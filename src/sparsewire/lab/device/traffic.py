@@ -21,6 +21,7 @@ from sparsewire.kernels import device
 
 FREE = {"empty", "empty_like", "detach", "alias", "new_empty", "empty_strided", "lift_fresh"}
 OVERWRITES = {"copy_", "fill_", "zero_"}  # which do not read what they write to
+TRITON = ("triton_energy", "triton_select", "triton_step")  # the modules that launch kernels
 MAKES = {"zeros", "full", "arange", "zeros_like", "ones", "scalar_tensor"}
 
 
@@ -90,7 +91,7 @@ def counted() -> Iterator[Bytes]:
 @contextmanager
 def _interpreted(count: Bytes) -> Iterator[None]:
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
-    modules = [importlib.import_module(f"{device.__name__}.{name}") for name in ("triton_select", "triton_step")]
+    modules = [importlib.import_module(f"{device.__name__}.{name}") for name in TRITON]
     launch, memory = modules[0].launch, interpreter._interpreter
 
     def uncounted(*args: Any, **constants: Any) -> None:
