@@ -22,10 +22,10 @@ def group_limit(worker: Any) -> float:
     """A job: for how many seconds its collectives wait."""
     import torch.distributed as dist
 
-    from sparsewire.comm.groups import _timeout_of
+    from sparsewire.comm.groups import timeout_of
 
     assert dist.group.WORLD is not None
-    limit = _timeout_of(dist.group.WORLD)
+    limit = timeout_of(dist.group.WORLD)
     return limit.total_seconds() if limit else 0.0
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from sparsewire.comm import Communicator, background
-from sparsewire.comm.groups import drop, new_group
+from sparsewire.comm.groups import drop, new_group, timeout_of
 from sparsewire.comm.torch import TorchCommunicator, translate
 from sparsewire.errors import CommError
 from sparsewire.training.failures import Failures
@@ -32,6 +32,7 @@ class CommGroup:
         limit = datetime.timedelta(seconds=timeout) if timeout else None
         own = new_group(group, dist.get_process_group_ranks(group) if ranks is None else ranks, call, limit)
         self.comm = TorchCommunicator(own)
+        self.timeout = timeout or timeout_of(own).total_seconds()
         self._failures = Failures(self.comm.rank, distributed_c10d._get_process_group_store(own))
         self._group: dist.ProcessGroup | None = own
 
@@ -59,19 +60,19 @@ class CommGroup:
         """Whether another rank says that it fails."""
         return self._failures.any
 
-    def wait(self, work: dist.Work) -> None:
+    def wait(self, work: dist.Work, call: str = "all_reduce") -> None:
         """Until it has ended, or another rank says that it fails: of several all_reduces on their way gloo may leave
         one waiting for sockets that are closed."""
-        while not self._is_done(work):
+        while not self._is_done(work, call):
             if self._failures.any:
-                raise CommError("all_reduce: another rank has left")
+                raise CommError(f"{call}: another rank has left")
 
-    def _is_done(self, work: dist.Work) -> bool:
+    def _is_done(self, work: dist.Work, call: str) -> bool:
         try:
             return work.wait(SLICE)
         except RuntimeError as error:
             if work.is_completed():
-                raise translate("all_reduce", error) from error
+                raise translate(call, error) from error
             return False
 
     def fail(self, error: BaseException) -> BaseException:
@@ -86,7 +87,6 @@ class CommGroup:
 
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
-        self.comm.engine = None
         own, self._group = self._group, None
         if own is not None:
             drop(own)

@@ -13,14 +13,15 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from sparsewire.comm.torch import TorchCommunicator
-from sparsewire.errors import CommError
+from sparsewire.comm.torch import TorchCommunicator, translate
+from sparsewire.errors import CommError, CommTimeout
 
 from ..group import CommGroup
 from .device_path import DevicePath
 
 CHANNEL = "device"
 PAUSE = 0.0005  # seconds between looks at a collective on an accelerator
+ASKED = 1.0  # and between looks at what the other ranks say
 
 
 class ModelEngine:
@@ -31,28 +32,44 @@ class ModelEngine:
 
     def sum(self, tensor: torch.Tensor) -> None:
         """In the tensor's own memory; what is queued behind it sees the sum."""
-        if not tensor.numel():
-            return
-        work = self._comm.start_all_reduce(tensor)
-        if tensor.device.type == "cpu":
-            self._group.wait(work)
-        else:
-            self._await(work)
+        if tensor.numel():
+            self.wait("all_reduce", self._comm.start_all_reduce(tensor), tensor.device)
 
-    def _await(self, work: dist.Work) -> None:
+    def wait(self, call: str, work: dist.Work, device: torch.device) -> None:
+        """Until a collective has ended; the current stream goes on behind it."""
+        if device.type == "cpu":
+            self._group.wait(work, call)
+        else:
+            self._await(call, work)
+
+    def _await(self, call: str, work: dist.Work) -> None:
+        """The store is in another process: it is asked once in a while."""
+        limit = self._group.timeout
+        end, asked = time.monotonic() + limit, time.monotonic()
         while not work.is_completed():
-            if self._group.failed:
-                raise CommError("all_reduce: another rank has left")
+            if time.monotonic() > asked + ASKED:
+                if self._group.failed:
+                    raise CommError(f"{call}: another rank has left")
+                asked = time.monotonic()
+            if asked > end:
+                raise CommTimeout(f"{call}: it has not ended within {limit:g} s")
             time.sleep(PAUSE)
-        work.wait()  # the current stream goes on behind it
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise translate(call, error) from None
 
 
 def engine_for(
     group: CommGroup, model: dist.ProcessGroup | None, parameters: Iterable[torch.Tensor]
 ) -> ModelEngine | None:
     """The model's engine, if it can take the gradients of all ranks. Every rank calls it."""
+    kind = agreed_kind(group.comm, parameters)
+    return ModelEngine(group.comm if kind == "cpu" else group.comm.beside(model), group) if kind else None
+
+
+def agreed_kind(comm: TorchCommunicator, parameters: Iterable[torch.Tensor]) -> str:
+    """The kind of device that all buckets of all ranks stay on, "" if there is none. Every rank calls it."""
     mine = DevicePath().kind(parameters)
-    kinds = {bytes(kind) for kind in group.comm.all_gather(mine.encode(), CHANNEL)}
-    if len(kinds) > 1 or not mine:
-        return None
-    return ModelEngine(group.comm if mine == "cpu" else group.comm.beside(model), group)
+    kinds = {bytes(kind) for kind in comm.all_gather(mine.encode(), CHANNEL)}
+    return mine if len(kinds) == 1 else ""
