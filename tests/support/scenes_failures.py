@@ -208,20 +208,20 @@ def _last_steps(run: Run) -> None:
         run.train(5)
 
 
-def leaves_nothing_behind(stage: Stage, fails: bool, rounds: int = 4) -> None:
+def leaves_nothing_behind(stage: Stage, fails: bool, rounds: int = 4, **settings: Any) -> None:
     """Without the garbage collector: no file descriptors, no links, no residuals."""
     gc.collect()
     gc.disable()
     try:
-        kept = [_come_and_go(stage, fails) for _ in range(rounds)]
+        kept = [_come_and_go(stage, fails, **settings) for _ in range(rounds)]
         assert len(set(kept)) == 1, kept
     finally:
         gc.enable()
 
 
-def _come_and_go(stage: Stage, fails: bool) -> int:
+def _come_and_go(stage: Stage, fails: bool, **settings: Any) -> int:
     wired = stage.ddp(build())
-    link = attach(wired, SCHEME, on_step=_no_room if fails else None)
+    link = attach(wired, SCHEME, on_step=_no_room if fails else None, **settings)
     gone = weakref.ref(link), weakref.ref(link.averager.states)
     if fails:
         raises(MemoryError, lambda: backward(stage, wired, 0))

@@ -14,6 +14,7 @@ from scenes_failures import fails_to_encode
 from scenes_state import Run, read_all
 from torch_ranks import EXACT, Stage, dense_kept, raises, sparse_kept, spread
 
+from sparsewire.comm.torch import TorchCommunicator
 from sparsewire.errors import CommError, InputError, PeerError, SparsewireError
 from sparsewire.exchange import ExchangeContext
 from sparsewire.torch import attach, load, load_dcp, reshard, save, save_dcp
@@ -80,12 +81,14 @@ def one_cannot_encode(stage: Stage) -> str:
     return fails_to_encode(stage, (MemoryError, CommError, PeerError), within=15, nodes=2)
 
 
-def is_killed(stage: Stage, victim: int, timeout: float) -> float:
-    """One rank dies in its third step, in the middle of it; how long the others took to notice."""
+def is_killed(stage: Stage, victim: int, timeout: float, inside: bool = False) -> float:
+    """One rank dies in its third step, in the middle of it, or while its machine adds up on devices; how long the
+    others took to notice."""
     run = Run(stage, scheme=SCHEME, nodes=2, timeout=timeout)
     run.train(2)
     if stage.rank == victim:
-        ExchangeContext.encode = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        where, name = (TorchCommunicator, "start_all_to_all") if inside else (ExchangeContext, "encode")
+        setattr(where, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     begin = time.monotonic()
     raises((CommError, PeerError), lambda: run.train(3))
     seconds = time.monotonic() - begin

@@ -5,42 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from device_cases import CASES
 from torch_pool import Pool
-
-CASES: dict[str, dict[str, Any]] = {
-    "residual, quantised": {"scheme": "topk(5%) | indices=rice | values=qsgd(bits=5) | memory=residual"},
-    "dgc in bfloat16": {"scheme": "topk(5%) | memory=dgc(0.9)", "dtype": "bfloat16", "momentum": 0.9},
-    "gmc at several rates": {"scheme": "topk(5%) | memory=gmc(0.9)", "momentum": 0.9, "rates": [0.05, 0.02]},
-    "gain in float16": {"scheme": "topk(5%) | memory=gain(0.9)", "dtype": "float16", "momentum": 0.9},
-    "no memory, float64": {"scheme": "topk(5%) | memory=none", "dtype": "float64"},
-    "one threshold over the model": {"select_per": "model", "steps": 6},
-    "one threshold, a sparse embedding": {"select_per": "model", "kind": "words", "steps": 6},
-    "selection per bucket": {"select_per": "bucket", "kind": "mixed"},
-    "unused parameters": {"kind": "branches", "steps": 8},
-    "unused parameters, one threshold": {"kind": "branches", "select_per": "model", "steps": 8},
-    "a schedule after dense steps": {
-        "scheme": "topk(5%) | memory=dgc(0.9)", "momentum": 0.9, "warmup_steps": 2, "ratio_schedule": [[2, 0.3]],
-        "dtype": "bfloat16", "steps": 6,
-    },
-    "gain after dense steps": {
-        "scheme": "topk(5%) | memory=gain(0.9)", "momentum": 0.9, "warmup_steps": 2, "kind": "branches",
-    },
-    "clipped, bfloat16": {"clip_norm": 0.01, "dtype": "bfloat16"},
-    "residuals that follow the rate": {
-        "scheme": "topk(5%) | memory=dgc(0.9)", "momentum": 0.9, "follow_rate": True, "rates": [0.05, 0.02],
-    },
-    "dense parameters that stay on the device": {"landed": 0, "exclude": ["middle.weight"], "dtype": "float16"},
-    "threshold": {"scheme": "threshold(ratio=5%) | memory=residual"},
-    "nonzero, mean of senders": {
-        "scheme": "nonzero | memory=none | exchange=allgather(mean=senders)", "dtype": "bfloat16",
-    },
-    "random entries": {"scheme": "randomk(5%) | memory=residual"},
-    "a selection that needs the host": {"scheme": "chunk_topk(k=8, chunk=64) | memory=dgc(0.9)", "momentum": 0.9},
-    "Fourier coefficients": {"scheme": "topk(5%) | transform=fft(chunk=64) | memory=gain(0.9)", "momentum": 0.9},
-    "reduce-scatter": {"scheme": "topk(5%) | memory=dgc(0.9) | exchange=reduce_scatter", "momentum": 0.9},
-    "one support for all": {"scheme": "topk(5%) | memory=residual | exchange=shared"},
-    "a root": {"scheme": "topk(5%) | memory=residual | exchange=root"},
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

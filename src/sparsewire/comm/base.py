@@ -170,6 +170,7 @@ class Communicator(ABC):
 
     def close(self) -> None:
         """Lets go of buffers and of the groups that were split off; the user's own process group stays open."""
+        self.engine = None
         for part in self._splits:
             part.close()
         self._unusable = self._unusable or "the communicator is closed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,12 +37,43 @@ def new_group(
         with _own_name(parent, ranks[0]) if part else nullcontext():
             return dist.new_group(list(ranks), timeout=limit, backend=backend, use_local_synchronization=part)
 
+    return _made_within(limit, make, len(ranks), call)
+
+
+def new_part(parent: dist.ProcessGroup, parts: Sequence[Sequence[int]], call: str) -> dist.ProcessGroup | None:
+    """This rank's one of several groups with the parent's own backends, whose `parts` hold each of its ranks once.
+
+    Every rank of the parent calls it with the same parts, as ranks of the world. If the parent is the whole world, all
+    ranks make all groups, in one order: an engine that splits its communicators needs them all. None where such an
+    engine would need ranks that the parent has not.
+    """
+    limit, rank, size = timeout_of(parent), dist.get_rank(), dist.get_world_size(parent)
+    whole = size == dist.get_world_size()
+    settings: Any = {"timeout": limit, "backend": dist.get_backend_config(parent)}
+    (own,) = (list(ranks) for ranks in parts if rank in ranks)
+    if not whole and getattr(dist.group.WORLD, "bound_device_id", None) is not None:
+        return None
+
+    def make() -> dist.ProcessGroup:
+        if whole:
+            made = [dist.new_group(list(ranks), **settings) for ranks in parts]
+            return next(group for group, ranks in zip(made, parts, strict=True) if rank in ranks)
+        with _own_name(parent, own[0]):
+            return dist.new_group(own, use_local_synchronization=True, **settings)
+
+    return _made_within(limit, make, size, call)
+
+
+def _made_within(
+    limit: datetime.timedelta, make: Callable[[], dist.ProcessGroup], ranks: int, call: str
+) -> dist.ProcessGroup:
+    """What torch makes within the limit and a little more."""
     try:
         return within(limit.total_seconds() + MARGIN, make, "new_group")
     except (RuntimeError, CommTimeout) as error:
         late = any(word in str(error).lower() for word in ("timeout", "timed out", "no answer"))
         raise (CommTimeout if late else CommError)(
-            f"{call}: not all of {len(ranks)} ranks have come ({error}); every rank of the model must call {call}"
+            f"{call}: not all of {ranks} ranks have come ({error}); every rank of the model must call {call}"
         ) from error
 
 

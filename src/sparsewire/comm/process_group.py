@@ -42,8 +42,20 @@ def all_gather(target: torch.Tensor, source: torch.Tensor, group: Any) -> None:
 
 def all_to_all(target: torch.Tensor, source: torch.Tensor, to: list[int], of: list[int], group: Any) -> None:
     """Sends `to[rank]` elements of the source to each rank and receives `of[rank]` elements of the target."""
+    _wait(_all_to_all(target, source, to, of, _options(distributed_c10d.AllToAllOptions()), group))
+
+
+def start_all_to_all(target: torch.Tensor, source: torch.Tensor, to: list[int], of: list[int], group: Any) -> dist.Work:
+    """The same, which begins and is not waited for."""
+    work: dist.Work = _all_to_all(target, source, to, of, distributed_c10d.AllToAllOptions(), group)
+    return work
+
+
+def _all_to_all(
+    target: torch.Tensor, source: torch.Tensor, to: list[int], of: list[int], options: Any, group: Any
+) -> Any:
     method = _own_method(group, ALL_TO_ALL) or group.alltoall_base
-    _wait(method(target, source, of, to, _options(distributed_c10d.AllToAllOptions())))
+    return method(target, source, of, to, options)
 
 
 def all_reduce(tensor: torch.Tensor, op: str, group: Any) -> None:

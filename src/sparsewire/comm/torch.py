@@ -92,6 +92,20 @@ class TorchCommunicator(Communicator):
         work: dist.Work = self._collective("all_reduce", nbytes, process_group.start_all_reduce, numbers, op)
         return work
 
+    def start_all_to_all(
+        self, target: torch.Tensor, source: torch.Tensor, to: Sequence[int], of: Sequence[int]
+    ) -> dist.Work:
+        """Begins to send `to[rank]` elements of the source to each rank and to fill the target with `of[rank]` of each.
+
+        What is said of `start_all_reduce` holds for it, too.
+        """
+        width = source.element_size()
+        self.bytes_received += sum(of) * width
+        self._reduced += (target, source)
+        call, sizes = process_group.start_all_to_all, (list(to), list(of))
+        work: dist.Work = self._collective("all_to_all", sum(to) * width, call, target, source, *sizes)
+        return work
+
     def _reduce(self, total: Array, op: str, dtype: torch.dtype | None = None) -> Array:
         """In the array's own memory; `dtype` is what its bits stand for, if NumPy has no name for that."""
         if total.size:
@@ -139,9 +153,11 @@ class TorchCommunicator(Communicator):
         while any(array() is not None for array in self._lent) and time.monotonic() < end:
             time.sleep(0.001)
 
-    def beside(self, group: dist.ProcessGroup | None) -> TorchCommunicator:
-        """One over another group of the same ranks, which stays open; its traffic counts in this one's."""
+    def beside(self, group: dist.ProcessGroup | None, owns: bool = False) -> TorchCommunicator:
+        """One over another group of the same ranks; its traffic counts in this one's. The group stays open, unless the
+        communicator `owns` it."""
         other = TorchCommunicator(group)
+        other._owns_group = owns
         self._splits = (*self._splits, other)
         return other
 

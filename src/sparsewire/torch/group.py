@@ -60,19 +60,19 @@ class CommGroup:
         """Whether another rank says that it fails."""
         return self._failures.any
 
-    def wait(self, work: dist.Work) -> None:
+    def wait(self, work: dist.Work, call: str = "all_reduce") -> None:
         """Until it has ended, or another rank says that it fails: of several all_reduces on their way gloo may leave
         one waiting for sockets that are closed."""
-        while not self._is_done(work):
+        while not self._is_done(work, call):
             if self._failures.any:
-                raise CommError("all_reduce: another rank has left")
+                raise CommError(f"{call}: another rank has left")
 
-    def _is_done(self, work: dist.Work) -> bool:
+    def _is_done(self, work: dist.Work, call: str) -> bool:
         try:
             return work.wait(SLICE)
         except RuntimeError as error:
             if work.is_completed():
-                raise translate("all_reduce", error) from error
+                raise translate(call, error) from error
             return False
 
     def fail(self, error: BaseException) -> BaseException:
@@ -87,7 +87,6 @@ class CommGroup:
 
     def leave(self) -> None:
         """Closes the sockets, which the last reference to the group does, once all of its collectives have ended."""
-        self.comm.engine = None
         own, self._group = self._group, None
         if own is not None:
             drop(own)

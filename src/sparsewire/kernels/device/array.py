@@ -112,7 +112,8 @@ class DeviceArray:
             self.tensor[at] = self.tensor[at].double().mul_(factor).to(self.tensor.dtype)
 
     def __itruediv__(self, divisor: float) -> DeviceArray:
-        self.tensor.div_(float(divisor))
+        # By a number of the host a GPU would multiply with the rounded 1 / divisor.
+        self.tensor.div_(torch.full((), float(divisor), dtype=self.tensor.dtype, device=self.tensor.device))
         return self
 
     def _up(self, value: Any) -> Tensor:

@@ -28,12 +28,12 @@ class DevicePath:
             raise InputError(f"{VARIABLE}={self._setting}: set it to one of {', '.join(SETTINGS)}")
         self._said: set[str] = set()
 
-    def takes(self, bucket: torch.Tensor, plan: Scheme, parts: int) -> bool:
-        """Whether this bucket stays where it is; `parts` are the parts that machines with several ranks cut it into."""
+    def takes(self, bucket: torch.Tensor, plan: Scheme, nodes: bool = True) -> bool:
+        """Whether this bucket stays where it is; `nodes`: whether it may be added up there within machines."""
         if self._setting == "off" or (bucket.device.type == "cpu" and self._setting != "force"):
             return False
-        if parts > 1 or not plan.memory.on_device:
-            self._say(f"memory={plan.memory.id}" if parts == 1 else "nodes", "gradients are copied to the host whole")
+        if not (nodes and plan.memory.on_device):
+            self._say(f"memory={plan.memory.id}" if nodes else "nodes", "gradients are copied to the host whole")
             return False
         if not plan.transform.is_identity:
             self._say(f"transform={plan.transform.id}", "compensated gradients are copied to the host whole")

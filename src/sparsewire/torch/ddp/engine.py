@@ -32,38 +32,44 @@ class ModelEngine:
 
     def sum(self, tensor: torch.Tensor) -> None:
         """In the tensor's own memory; what is queued behind it sees the sum."""
-        if not tensor.numel():
-            return
-        work = self._comm.start_all_reduce(tensor)
-        if tensor.device.type == "cpu":
-            self._group.wait(work)
-        else:
-            self._await(work)
+        if tensor.numel():
+            self.wait("all_reduce", self._comm.start_all_reduce(tensor), tensor.device)
 
-    def _await(self, work: dist.Work) -> None:
+    def wait(self, call: str, work: dist.Work, device: torch.device) -> None:
+        """Until a collective has ended; the current stream goes on behind it."""
+        if device.type == "cpu":
+            self._group.wait(work, call)
+        else:
+            self._await(call, work)
+
+    def _await(self, call: str, work: dist.Work) -> None:
         limit, start = self._group.timeout, time.monotonic()
-        look = start + SLICE.total_seconds()  # when to ask the store what the others say
+        look = start + SLICE.total_seconds()  # when to ask the store, which is in another process, what the others say
         while not work.is_completed():
             now = time.monotonic()
             if now > start + limit:
-                raise CommTimeout(f"all_reduce: the model's own engine has not ended it within {limit:g} s")
+                raise CommTimeout(f"{call}: the model's own engine has not ended it within {limit:g} s")
             if now > look:
                 look = now + SLICE.total_seconds()
                 if self._group.failed:
-                    raise CommError("all_reduce: another rank has left")
+                    raise CommError(f"{call}: another rank has left")
             time.sleep(PAUSE)
         try:
-            work.wait()  # the current stream goes on behind it
+            work.wait()
         except RuntimeError as error:
-            raise translate("all_reduce", error) from error
+            raise translate(call, error) from error
 
 
 def engine_for(
     group: CommGroup, model: dist.ProcessGroup | None, parameters: Iterable[torch.Tensor]
 ) -> ModelEngine | None:
     """The model's engine, if it can take the gradients of all ranks. Every rank calls it."""
+    kind = agreed_kind(group.comm, parameters)
+    return ModelEngine(group.comm if kind == "cpu" else group.comm.beside(model), group) if kind else None
+
+
+def agreed_kind(comm: TorchCommunicator, parameters: Iterable[torch.Tensor]) -> str:
+    """The kind of device that all buckets of all ranks stay on, "" if there is none. Every rank calls it."""
     mine = DevicePath().kind(parameters)
-    kinds = {bytes(kind) for kind in group.comm.all_gather(mine.encode(), CHANNEL)}
-    if len(kinds) > 1 or not mine:
-        return None
-    return ModelEngine(group.comm if mine == "cpu" else group.comm.beside(model), group)
+    kinds = {bytes(kind) for kind in comm.all_gather(mine.encode(), CHANNEL)}
+    return mine if len(kinds) == 1 else ""

@@ -40,6 +40,7 @@ from .clipping import ClipWatch
 from .comm_thread import CommThread, QueuedBucket
 from .device_path import DevicePath
 from .hook import HookState
+from .node_engine import open_engines
 
 logger = logging.getLogger("sparsewire")
 
@@ -67,7 +68,9 @@ class Link:
 
     def _make_averager(self, settings: Settings) -> Averager:
         named = {name: parameter for parameter, name in self._names.items()}
-        return Averager(self._group.comm, settings, real_sizes(named))
+        averager = Averager(self._group.comm, settings, real_sizes(named))
+        open_engines(self._group, averager.nodes, self._hook.group, self._names)
+        return averager
 
     # --- what users call ---
 
@@ -234,7 +237,7 @@ class Link:
             self.averager.put_sparse(bucket.slices[0].name, x)
         elif bucket.slices:
             plan = self.averager.scheme or self.settings.schedule.scheme
-            on_device = self._device_path.takes(bucket.buffer, plan, self.averager.nodes.grid.parts)
+            on_device = self._device_path.takes(bucket.buffer, plan, self.averager.nodes.takes_devices)
             self.averager.put_buffers([bucket.as_buffer(self._staging, on_device)])
 
     def _finish(self) -> None:

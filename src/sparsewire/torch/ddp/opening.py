@@ -22,7 +22,6 @@ from ..optimizers import Fit, Given, check_follow_rate, fit_optimizers, read_opt
 from ..prune import find_masks, masked
 from .auto_link import AutoLink, auto_settings, open_controller
 from .choose import auto_of, choose, say, sparse_ones
-from .engine import engine_for
 from .fourier import fourier_for
 from .hook import HookState, free_hook
 from .link import Link
@@ -122,8 +121,6 @@ def _connect(named: Named, group: CommGroup, plan: Plan) -> Link:
     recipe, auto, settings = plan.recipe, plan.auto, plan.settings
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named.items()}
     fourier = fourier_for(group.comm, [settings.schedule.scheme] if auto is None else auto.plans, names)
-    if plan.settings.nodes in (None, 1):
-        group.comm.engine = engine_for(group, plan.hook.group, names)
     say(recipe, group.comm.rank)
     if auto is None:
         return Link(names, group, settings, plan.hook, plan.fit, fourier, recipe)

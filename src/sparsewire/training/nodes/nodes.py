@@ -19,6 +19,7 @@ from zlib import crc32
 
 import numpy as np
 
+from sparsewire import kernels
 from sparsewire.codecs.contract import ExchangeCodec
 from sparsewire.codecs.scheme import scheme
 from sparsewire.comm import Communicator
@@ -28,8 +29,10 @@ from sparsewire.exchange import Clock, ExchangeContext, Piece
 from sparsewire.kernels import Array, index_dtype
 
 from ..layout import Buffer, Slice
+from ..places import zeros_like
 from ..schedule import Settings
 from .grid import Grid
+from .messages import Adder, Messages
 
 AUTO = "auto"
 LOSSLESS = scheme("nonzero | indices=best | values=raw | memory=none")
@@ -73,6 +76,11 @@ class Flat:
     def __init__(self, comm: Communicator, grid: Grid) -> None:
         self.grid, self.across = grid, comm
 
+    @property
+    def takes_devices(self) -> bool:
+        """Whether gradients on devices stay there."""
+        return True
+
     def take(self, buffers: Sequence[Buffer], clock: Clock) -> Sequence[Buffer]:
         """What this rank exchanges of the buffers that it was given."""
         return buffers
@@ -102,7 +110,13 @@ class Nodes(Flat):
         self._rank = comm.rank
         self.inside = comm.split(machine)
         self.memory = SharedMemory.open(self.inside)
-        self._parts: dict[tuple[tuple[Slice, ...], str], _BufferPart] = {}
+        self._on_host: Adder = self.memory or Messages(self.inside)
+        self.on_device: Adder | None = None  # of gradients on devices; None: they are copied to the host whole
+        self._parts: dict[tuple[tuple[Slice, ...], str, bool], _BufferPart] = {}
+
+    @property
+    def takes_devices(self) -> bool:
+        return self.on_device is not None
 
     def take(self, buffers: Sequence[Buffer], clock: Clock) -> Sequence[Buffer]:
         with clock("inside"):
@@ -110,48 +124,33 @@ class Nodes(Flat):
 
     def _take(self, buffer: Buffer, clock: Clock) -> Buffer:
         whole = buffer.read()
-        part = self._part(buffer.slices, whole.dtype)
-        if self.memory is not None:
-            self.memory.reduce_scatter(whole, part.cuts, part.numbers)
-        else:
-            self._add_up(whole, part)
+        part = self._part(buffer.slices, whole)
+        self._adder(whole).reduce_scatter(whole, part.cuts, part.numbers)
         with np.errstate(all="ignore"):
             part.numbers /= part.numbers.dtype.type(self.inside.size)
 
         def write(means: Array) -> None:
             with clock("inside"):
-                self._give(buffer, part, means)
+                whole = buffer.read()
+                self._adder(whole).all_gather(means, part.cuts, whole)
+                buffer.write(whole)
 
         return Buffer(part.slices, buffer.dtype, lambda: part.numbers, write)
 
-    def _add_up(self, whole: Array, part: _BufferPart) -> None:
-        """Through the engine, in the same order as in shared memory."""
-        parts = [np.concatenate([whole[start:stop] for start, stop in ranges]) for ranges in part.cuts.ranges]
-        theirs = self.inside.all_to_all(parts, part.name)
-        part.numbers[:] = parts[self.inside.rank]
-        with np.errstate(all="ignore"):
-            for rank, numbers in enumerate(theirs):
-                if rank != self.inside.rank:
-                    part.numbers += np.frombuffer(numbers, whole.dtype)
+    def _adder(self, array: Array) -> Adder:
+        if kernels.on_host(array):
+            return self._on_host
+        assert self.on_device is not None
+        return self.on_device
 
-    def _give(self, buffer: Buffer, part: _BufferPart, means: Array) -> None:
-        whole = buffer.read()
-        if self.memory is not None:
-            self.memory.all_gather(means, part.cuts, whole)
-        else:
-            for ranges, theirs in zip(part.cuts.ranges, self.inside.all_gather(means, part.name), strict=True):
-                numbers, at = np.frombuffer(theirs, means.dtype), 0
-                for start, stop in ranges:
-                    whole[start:stop] = numbers[at : (at := at + stop - start)]
-        buffer.write(whole)
-
-    def _part(self, slices: tuple[Slice, ...], dtype: np.dtype[Any]) -> _BufferPart:
+    def _part(self, slices: tuple[Slice, ...], whole: Array) -> _BufferPart:
         """Kept from step to step, until one of its parameters comes in another buffer."""
-        if (slices, dtype.str) not in self._parts:
+        key = slices, whole.dtype.str, kernels.on_host(whole)
+        if key not in self._parts:
             names = {item.name for item in slices}
-            self._parts = {key: kept for key, kept in self._parts.items() if names.isdisjoint(kept.names)}
-            self._parts[slices, dtype.str] = _BufferPart(slices, self.grid, self.inside.rank, dtype)
-        return self._parts[slices, dtype.str]
+            self._parts = {other: kept for other, kept in self._parts.items() if names.isdisjoint(kept.names)}
+            self._parts[key] = _BufferPart(slices, self.grid, self.inside.rank, whole)
+        return self._parts[key]
 
     def take_sparse(self, name: str, x: Sparse, clock: Clock) -> Sparse:
         """The entries are gathered as they are: adding them up needs no dense tensor."""
@@ -185,6 +184,7 @@ class Nodes(Flat):
             "machines": self.across.size,
             "ranks": self.inside.size,
             "shared_memory": self.memory is not None,
+            "on_device": self.takes_devices,
             "bytes_between": self.across.traffic().bytes_sent,
             "bytes_inside": self.inside.traffic().bytes_sent + written,
         }}  # fmt: skip
@@ -193,13 +193,13 @@ class Nodes(Flat):
 class _BufferPart:
     """A rank's part of a buffer: the parts of its parameters, side by side."""
 
-    def __init__(self, slices: tuple[Slice, ...], grid: Grid, part: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, slices: tuple[Slice, ...], grid: Grid, part: int, whole: Array) -> None:
         bounds = [[item.start + at for at in grid.bounds(item.size)] for item in slices]
         ranges = tuple(tuple((at[j], at[j + 1]) for at in bounds) for j in range(grid.parts))
         text = "\n".join(f"{item.name} {item.start} {item.stop}" for item in slices)
-        self.cuts = Partition(ranges, crc32(f"{dtype.str}\n{text}".encode()))
-        self.name, self.names = slices[0].name, {item.name for item in slices}
-        self.numbers = np.empty(self.cuts.size(part), dtype)
+        self.cuts = Partition(ranges, crc32(f"{whole.dtype.str}\n{text}".encode()))
+        self.names = {item.name for item in slices}
+        self.numbers = zeros_like(whole, self.cuts.size(part))
         parts, at = [], 0
         for item, (start, stop) in zip(slices, ranges[part], strict=True):
             parts.append(Slice(item.name, at, (at := at + stop - start), item.size, start - item.start))
