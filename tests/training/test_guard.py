@@ -305,7 +305,7 @@ def test_gradients_that_vanish_beside_others_that_stay_are_an_alarm_on_all_ranks
             step_of(one, x)
         return [alarm["step"] for alarm in guard_of(one)["alarms"]]
 
-    assert run_ranks(2, lambda comm: fn(comm, False)) == [[63]] * 2  # the third check
+    assert run_ranks(2, lambda comm: fn(comm, False)) == [[35]] * 2  # the second check
     assert run_ranks(2, lambda comm: fn(comm, True)) == [[]] * 2
 
 
@@ -320,7 +320,7 @@ def test_nothing_is_measured_where_nothing_waits_or_nobody_looks() -> None:
 @pytest.mark.parametrize(
     "state",
     [{"gradient": ["1", 2]}, {"gradient": [float("nan"), 2]}, {"beside": [1.0, -1]}, {"beside": 3}, {"until": 1.5},
-     {"dead": -1}, {"alarms": [["3", "x"]]}, {"alarms": [[3, 4]]}, {"alarms": 5}],
+     {"close": -1}, {"alarms": [["3", "x"]]}, {"alarms": [[3, 4]]}, {"alarms": 5}],
     ids=str,
 )  # fmt: skip
 def test_a_state_that_makes_no_sense_is_refused(state: dict[str, Any]) -> None:
