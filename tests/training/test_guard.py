@@ -185,7 +185,7 @@ def test_many_steps_that_are_not_finite_are_said_once(lines: Lines) -> None:
 @pytest.mark.parametrize(
     "state",
     [{"gradient": ["1", 2]}, {"gradient": [float("nan"), 2]}, {"beside": [1.0, -1]}, {"beside": 3}, {"until": 1.5},
-     {"dead": -1}, {"alarms": [["3", "x"]]}, {"alarms": [[3, 4]]}, {"alarms": 5}],
+     {"close": -1}, {"alarms": [["3", "x"]]}, {"alarms": [[3, 4]]}, {"alarms": 5}],
     ids=str,
 )  # fmt: skip
 def test_a_state_that_makes_no_sense_is_refused(state: dict[str, Any]) -> None:

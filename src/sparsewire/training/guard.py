@@ -6,9 +6,9 @@
    gradient that shrinks as the loss does is no sign of anything.
 3. A residual of more than 300 times the usual gradient runs away. No training that ended well came near, and those that
    broke went beyond it by orders of magnitude (docs/results/guard.jsonl).
-4. Where units die, the gradients of their weights vanish, and those of the last biases stay. Beside what travels dense,
-   a gradient of less than 1/30 of the usual, at three checks that are not far apart, is an alarm. Where the loss
-   vanishes both shrink alike.
+4. Where units die, the gradients of their weights vanish, at first with some batches only, and those of the last biases
+   stay. Beside what travels dense, a gradient of less than 1/30 of the usual makes every 4th of the next 64 steps a
+   check; if it is as small in one of them, that is an alarm. Where the loss vanishes both shrink alike.
 5. So is a loss scale below 1. 20 steps in a row that are not finite are said as well, but nothing follows from them: a
    step that is not finite changes no state.
 
@@ -36,8 +36,7 @@ ACTIONS = ("warn", "dense", None)
 EVERY = 16  # steps
 LIMIT = 300.0  # of the residual's norm, in those of a usual gradient
 VANISHED = 1 / 30  # of a usual gradient, beside what travels dense
-GAP = 8  # other checks that make up for one at which the gradients have vanished
-DEAD = 2.5 * GAP  # three of them
+CLOSE, LOOK = 4, 64  # after a check at which it has vanished: every 4th of so many steps
 MEMORY = 16  # checks that the usual gradient is a mean of
 DENSE_STEPS = 128  # after the first alarm
 LOST = 20  # steps in a row that are not finite
@@ -73,14 +72,15 @@ class Guard:
     def __init__(self, action: str | None, remembers: bool, rank: int) -> None:
         self.action, self._watches, self._speaks = action, action is not None and remembers, rank == 0
         self._gradient, self._beside = Usual(), Usual()  # a gradient, and as a multiple of what travels dense
-        self._dead, self._lost = 0, 0  # grows with checks without gradients; steps in a row that were not finite
+        self._close, self._lost = 0, 0  # until when checks are close; steps in a row that were not finite
         self._ratio, self._until, self._alarms = 0.0, 0, list[dict[str, Any]]()
         self.told: tuple[float, ...] = ()  # in this step, by all ranks
 
     # --- in a step ---
 
     def due(self, step: int, sparse: bool) -> bool:
-        return self._watches and sparse and step % EVERY == EVERY - 1
+        every = CLOSE if step < self._close else EVERY
+        return self._watches and sparse and step % every == every - 1
 
     def is_dense(self, step: int) -> bool:
         """Whether an alarm has made this step dense."""
@@ -115,19 +115,21 @@ class Guard:
         if gradient > SMALLEST:
             self._gradient.follow(gradient)
         self._ratio = self._gradient.ratio(residual) if self._gradient.checks else 0.0
-        died = False
-        if dense > SMALLEST:
-            beside = gradient / dense
-            vanished = self._beside.ratio(beside) < VANISHED
-            self._beside.follow(beside)
-            before, self._dead = self._dead, self._dead + GAP if vanished else max(0, self._dead - 1)
-            died = before < DEAD <= self._dead
+        died = dense > SMALLEST and self._has_died(step, gradient / dense)
         if self._ratio > LIMIT:
             self._alarm(step, f"the residual is {self._ratio:.2g} times as large as a usual gradient (over {LIMIT:g})")
         elif died:
             self._alarm(step, "the gradients of compressed parameters have vanished, and those of the others have not")
         elif collapsed:
             self._alarm(step, "the loss scale has fallen below 1")
+
+    def _has_died(self, step: int, beside: float) -> bool:
+        """Whether a gradient, as a multiple of what travels dense, has vanished for the second time."""
+        vanished, again = self._beside.ratio(beside) < VANISHED, step < self._close
+        self._beside.follow(beside)
+        if vanished:
+            self._close = step + 1 + LOOK
+        return vanished and again
 
     def _alarm(self, step: int, reason: str) -> None:
         if self.action == "dense":
@@ -162,7 +164,7 @@ class Guard:
         return {
             "gradient": [self._gradient.level, self._gradient.checks],
             "beside": [self._beside.level, self._beside.checks],
-            "dead": self._dead,
+            "close": self._close,
             "until": self._until,
             "alarms": [[alarm["step"], alarm["reason"]] for alarm in self._alarms],
         }
@@ -170,7 +172,7 @@ class Guard:
     def load(self, saved: Mapping[str, Any]) -> None:
         """Takes over what `read_guard` gave."""
         self._gradient, self._beside = Usual(*saved["gradient"]), Usual(*saved["beside"])
-        self._dead, self._until = saved["dead"], saved["until"]
+        self._close, self._until = saved["close"], saved["until"]
         self._lost, self._ratio, self.told = 0, 0.0, ()
         self._alarms = [{"step": step, "reason": reason} for step, reason in saved["alarms"]]
 
@@ -180,7 +182,7 @@ def read_guard(saved: Mapping[str, Any], factor: float = 1.0) -> dict[str, Any]:
     gradient, beside = (_read_usual(saved.get(name, [0.0, 0])) for name in ("gradient", "beside"))
     if gradient[1]:
         gradient[0] += math.log2(factor)
-    counts = {name: saved.get(name, 0) for name in ("dead", "until")}
+    counts = {name: saved.get(name, 0) for name in ("close", "until")}
     if not all(type(count) is int and count >= 0 for count in counts.values()):
         raise InputError(f"the state has {counts!r} for the guard against divergence")
     alarms = saved.get("alarms", [])
