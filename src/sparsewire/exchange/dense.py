@@ -11,7 +11,7 @@ from sparsewire import kernels
 from sparsewire.comm import Communicator
 from sparsewire.kernels import Array
 
-BLOCK = 2**17  # elements that are divided and looked at while they are in a core's cache
+BLOCK = 2**17  # elements that several passes go over while they are in a core's cache
 
 
 def average_dense(arrays: Sequence[Array], comm: Communicator) -> bool:

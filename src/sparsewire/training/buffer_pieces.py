@@ -10,10 +10,10 @@ from sparsewire.exchange import Clock, Piece, average_in_place
 from sparsewire.kernels import Array, on_host
 
 from .layout import Buffer, Layout, PendingBuffer, Segment, Slice, lay_out, names_of, without_gradient
-from .places import assign, begin_alike, is_narrow, own_copy, together, unfilled
-from .residuals.momentum import Left, left_behind
+from .places import is_narrow, own_copy, together, unfilled
+from .residuals.momentum import left_behind
 from .residuals.states import States
-from .residuals.unsent import reads_gradient, with_unsent
+from .residuals.unsent import put_unsent, reads_gradient, with_unsent
 from .schedule import Settings
 
 LANDED = 2**16  # elements of a buffer that travel dense through the host, where they might stay on the device
@@ -69,9 +69,8 @@ class BufferPieces:
         reads = any(reads_gradient(item, plan, self._settings, left(item.name)) for item in buffer.slices)
         mean = unfilled(numbers) if reads or buffer.copies or is_narrow(numbers) else numbers
         for item in buffer.slices:
-            out, unsent = mean[item.start : item.stop], self._unsent(item, numbers, plan, unused, left)
-            if not begin_alike(out, unsent):
-                assign(out, unsent)
+            out, x = mean[item.start : item.stop], numbers[item.start : item.stop]
+            put_unsent(out, item, x, plan, self._settings, self._states, unused, left(item.name))
         with self._clock("dense"):
             finite = average_in_place(mean, comm)
         dense = [(item, mean[item.start : item.stop]) for item in buffer.slices]
@@ -85,12 +84,10 @@ class BufferPieces:
             dtype = "float32"  # coefficients may be larger than any float16
         return Piece(segment.name, x, shape, dtype, state, mask=None if masks is None else masks.of(segment.spans))
 
-    def _unsent(
-        self, item: Slice, numbers: Array, plan: Scheme, unused: Container[str], left: Left = lambda name: False
-    ) -> Array:
-        """What a parameter that travels dense has to send."""
+    def _unsent(self, item: Slice, numbers: Array, plan: Scheme, unused: Container[str]) -> Array:
+        """What a parameter that travels dense in a sparse step has to send."""
         x = numbers[item.start : item.stop]
-        return with_unsent(item, x, plan, self._settings, self._states, unused, left(item.name))
+        return with_unsent(item, x, plan, self._settings, self._states, unused)
 
     def _layout(self, slices: tuple[Slice, ...]) -> Layout:
         if slices not in self._layouts:

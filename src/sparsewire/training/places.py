@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from sparsewire import kernels
+from sparsewire.exchange.dense import BLOCK
 from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import recycled
 
@@ -61,6 +62,13 @@ def begin_alike(one: Dense, other: Dense) -> bool:
     if kernels.on_host(one):
         return bool(np.may_share_memory(one, other))
     return bool(one.overlaps(other))
+
+
+def in_cache(array: Dense) -> Iterator[slice]:
+    """Stretches of a host's array that a core's cache holds, beside those of a few others, while several passes go over
+    them; a device's array is one stretch."""
+    size = BLOCK if kernels.on_host(array) else max(1, array.size)
+    return (slice(start, start + size) for start in range(0, array.size, size))
 
 
 def together(arrays: Sequence[Dense]) -> Any:

@@ -22,7 +22,8 @@ from .nodes.nodes import Flat
 from .places import is_narrow, unfilled
 from .residuals.gain import StepGain
 from .residuals.momentum import left_behind, to_optimizer
-from .residuals.states import States, StepMean
+from .residuals.states import States
+from .residuals.step_mean import StepMean
 from .residuals.unsent import flush
 from .schedule import Settings
 
@@ -123,8 +124,10 @@ class StepEnd:
         if self.finite and self._scheme.memory.held_momentum:
             with self.clock("hand out"):
                 memory, gain = self._scheme.memory, self.gain.now
+                own = kernels.on_host(numbers) and not pending.in_place
+                dense = {item.name: mean for item, mean in pending.dense} if own else {}
                 self._means |= to_optimizer(
-                    pending.buffer, numbers, self.states, self.settings, memory, gain, self._left
+                    pending.buffer, numbers, dense, self.states, self.settings, memory, gain, self._left
                 )
         if numbers is not stored:
             stored[:] = numbers

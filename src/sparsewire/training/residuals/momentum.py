@@ -22,7 +22,8 @@ from sparsewire.kernels import Array
 
 from ..layout import Buffer, has_gradient
 from ..schedule import Settings
-from .states import States, StepMean
+from .states import States
+from .step_mean import StepMean
 
 
 def rescale_residual(states: States, settings: Settings) -> None:
@@ -64,11 +65,13 @@ def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
 
 
 def to_optimizer(
-    buffer: Buffer, numbers: Array, states: States, settings: Settings, memory: Memory, gain: float, left: Left
-) -> dict[str, StepMean | None]:
+    buffer: Buffer, numbers: Array, dense: Mapping[str, Array], states: States, settings: Settings, memory: Memory,
+    gain: float, left: Left,
+) -> dict[str, StepMean | None]:  # fmt: skip
     """Puts what the optimizer gets into the means' places; with a gain, that multiple of them.
 
-    Returns the means that the next step needs, by parameter; None for one that is not needed any longer.
+    Returns the means that the next step needs, by parameter; None for one that is not needed any longer. `dense` are
+    those of a dense step in memory that nobody else writes to.
     """
     next_means: dict[str, StepMean | None] = {}
     momenta = settings.momenta() if settings.momenta is not None else None
@@ -84,7 +87,9 @@ def to_optimizer(
                 before.add_to(mean, -back)
                 next_means[item.name] = None
         elif back or (memory.kept_mean and rates):
-            next_means[item.name] = now = StepMean(*_multiplied(mean, gain), rates.get(item.name))
+            own = dense.get(item.name) if gain == 1 else None
+            indices, values = (None, own) if own is not None else _multiplied(mean, gain)
+            next_means[item.name] = now = StepMean(indices, values, rates.get(item.name))
             if back and not momentum:
                 now.add_to(mean, back)
             if back and before is not None:

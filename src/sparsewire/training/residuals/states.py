@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from sparsewire.kernels.device import landed
 
 from ..layout import Segment, Slice
 from ..places import assign, is_used, same_memory, zeros_like
+from .step_mean import LEAST_RATE, StepMean
 
 BLOCK = 2**20
-LEAST_RATE = 1e-30  # a smaller one counts as zero
 LEAST_CHANGE = 0.01  # of a rate, for what waits to follow it: a pass over all buffers
 
 
@@ -35,33 +35,6 @@ class TableFormat:
     shape: tuple[int, ...]
     dtype: str
     width: int
-
-
-@dataclass(frozen=True)
-class StepMean:
-    """A step's mean, sparse, and the learning rate that it was applied with, if that is known."""
-
-    indices: Array
-    values: Array
-    rate: float | None = None
-
-    def add_to(self, out: Array, factor: float) -> None:
-        entries = [(self.indices, self.values)]
-        ((indices, values),) = landed(entries) if kernels.on_host(out) else entries
-        kernels.of(out).scatter_add(out, indices, values, factor)
-
-    def scaled(self, factor: float) -> StepMean:
-        return replace(self, values=self.values * float(factor))
-
-    def change(self, rate: float | None) -> float:
-        """η_{t−1}/η_t − 1: how the movement that it caused counts at another rate.
-
-        At a rate of zero nothing moves and no quotient exists: the rate counts as unchanged. What was sent at a rate of
-        zero has moved nothing, so nothing of it is left afterwards (−1).
-        """
-        if self.rate is None or rate is None or rate < LEAST_RATE:
-            return 0.0
-        return self.rate / rate - 1 if self.rate >= LEAST_RATE else -1.0
 
 
 class States:
@@ -189,7 +162,7 @@ class States:
         return {"indices": nonzero, "values": values, "shape": shape, "dtype": dtype, "width": rows.width}
 
     def saved_means(self) -> dict[str, dict[str, Any]]:
-        entries = landed([(mean.indices, mean.values) for mean in self.means.values()])
+        entries = landed([mean.entries for mean in self.means.values()])
         return {
             name: {"indices": indices, "values": values, "rate": mean.rate}
             for (name, mean), (indices, values) in zip(self.means.items(), entries, strict=True)

@@ -9,24 +9,38 @@ from sparsewire.codecs.scheme import Scheme
 from sparsewire.kernels import Array
 
 from ..layout import Segment, Slice
+from ..places import assign, begin_alike, in_cache
 from ..schedule import Settings
 from .states import States
 
 
 def with_unsent(
-    item: Slice, x: Array, plan: Scheme, settings: Settings, states: States, unused: Container[str], left: bool = False
+    item: Slice, x: Array, plan: Scheme, settings: Settings, states: States, unused: Container[str]
 ) -> Array:
     """What a parameter has to send in full: its gradient x, if it is used here, and what sparse steps have left of it.
 
-    `left`: the optimizer goes on with its momentum, so the step leaves nothing in the buffers. What is returned is x
-    itself, or memory that holds until this thread needs it for another parameter.
+    What is returned is x itself, or memory that holds until this thread needs it for another parameter.
     """
-    known = plan.memory.remembers_dense and not left and settings.is_sparse(item.name, item.whole)
-    if not known and item.name not in states.by_name:
-        return x
-    if _waits(item.name not in unused, plan, left):
+    if not _has_unsent(item, plan, settings, states, unused, left=False):
         return x
     return plan.memory.total(states.of(Segment((item,)), plan.memory.buffers, x), x)
+
+
+def put_unsent(
+    out: Array, item: Slice, x: Array, plan: Scheme, settings: Settings, states: States,
+    unused: Container[str], left: bool,
+) -> None:  # fmt: skip
+    """Puts what `with_unsent` gives into other memory, or where x is, in a dense step.
+
+    `left`: the optimizer goes on with its momentum, so the step leaves nothing in the buffers.
+    """
+    if not _has_unsent(item, plan, settings, states, unused, left):
+        if not begin_alike(out, x):
+            assign(out, x)
+        return
+    state = states.of(Segment((item,)), plan.memory.buffers, x)
+    for part in in_cache(x):
+        assign(out[part], plan.memory.total({name: kept[part] for name, kept in state.items()}, x[part]))
 
 
 def reads_gradient(item: Slice, plan: Scheme, settings: Settings, left: bool) -> bool:
@@ -39,7 +53,7 @@ def reads_gradient(item: Slice, plan: Scheme, settings: Settings, left: bool) ->
 def flush(
     item: Slice, numbers: Array, mean: Array, plan: Scheme, settings: Settings, states: States, used: bool, left: bool
 ) -> None:  # fmt: skip
-    """Clears what a parameter that travelled dense has sent; `used` and `left` are what `with_unsent` was given."""
+    """Clears what a parameter that travelled dense has sent; `used` and `left` are what `put_unsent` was given."""
     x, known = numbers[item.start : item.stop], item.name in states.by_name
     if _waits(used, plan, left) and known:
         return
@@ -48,7 +62,16 @@ def flush(
     elif left:
         states.clear(item.name)
     else:
-        plan.memory.keep_dense(states.of(Segment((item,)), plan.memory.buffers, x), x, mean)
+        state = states.of(Segment((item,)), plan.memory.buffers, x)
+        for part in in_cache(x):
+            plan.memory.keep_dense({name: kept[part] for name, kept in state.items()}, x[part], mean[part])
+
+
+def _has_unsent(
+    item: Slice, plan: Scheme, settings: Settings, states: States, unused: Container[str], left: bool
+) -> bool:
+    known = plan.memory.remembers_dense and not left and settings.is_sparse(item.name, item.whole)
+    return (known or item.name in states.by_name) and not _waits(item.name not in unused, plan, left)
 
 
 def _waits(used: bool, plan: Scheme, left: bool) -> bool:
