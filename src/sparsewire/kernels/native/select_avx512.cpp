@@ -27,39 +27,30 @@ AVX512 SPARSEWIRE_INLINE uint64_t above(__m512i values, const Cut<double>& cut) 
   return _mm512_cmpgt_epi64_mask(keys, _mm512_set1_epi64(cut.floor));
 }
 
-// Lists the marked lanes side by side; whole vectors are written, of which the next ones overwrite the rest.
-AVX512 SPARSEWIRE_INLINE void list(__m512i values, uint64_t marked, int32_t first, int32_t* indices, float* out) {
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512i places = _mm512_add_epi32(lanes, _mm512_set1_epi32(first));
-  const auto mask = static_cast<__mmask16>(marked);
-  _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(mask, values));
-  _mm512_storeu_si512(indices, _mm512_maskz_compress_epi32(mask, places));
-}
-AVX512 SPARSEWIRE_INLINE void list(__m512i values, uint64_t marked, int32_t first, int32_t* indices, double* out) {
-  const __m256i places = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
-  const auto mask = static_cast<__mmask8>(marked);
-  _mm512_storeu_si512(out, _mm512_maskz_compress_epi64(mask, values));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(indices), _mm256_maskz_compress_epi32(mask, places));
+template <Mode kMode, class T>
+AVX512 SPARSEWIRE_INLINE uint64_t mark(const Terms<T>& terms, const T* x, size_t at, const Cut<T>& cut) {
+  constexpr size_t kLanes = 64 / sizeof(T);
+  uint64_t word = 0;
+  for (size_t i = 0; i < kWord; i += kLanes) {
+    typename Lanes<T>::type values;
+    __m512i bits;
+    load_sum<kMode>(terms, x, at + i, values);
+    std::memcpy(&bits, &values, sizeof values);
+    word |= above(bits, cut) << i;
+  }
+  return word;
 }
 
 template <class T, Mode kMode>
 AVX512 size_t scan(const Terms<T>& given, const T* x, size_t n, int32_t first, const Cut<T>& asked,
                    int32_t* indices, T* values) {
-  constexpr size_t kLanes = 64 / sizeof(T);
   const Terms<T> terms = kMode == Mode::list ? Terms<T>{} : given;  // copies: no store can change them
   const Cut<T> cut = asked;
   size_t size = 0, at = 0;
   for (; at + kWord <= n; at += kWord) {
     prefetch_word<kMode>(x + at);
-    for (size_t i = at; i < at + kWord; i += kLanes) {
-      typename Lanes<T>::type sums;
-      __m512i bits;
-      load_sum<kMode>(terms, x, i, sums);
-      std::memcpy(&bits, &sums, sizeof sums);
-      const uint64_t marked = above(bits, cut);
-      list(bits, marked, first + static_cast<int32_t>(i), indices + size, values + size);
-      size += __builtin_popcountll(marked);
-    }
+    size += list_word<kMode>(mark<kMode>(terms, x, at, cut), terms.from(at), x + at, first + static_cast<int32_t>(at),
+                             indices + size, values + size);
   }
   return size + list_tail<T, kMode>(terms, x, at, n, first, cut, indices + size, values + size);
 }

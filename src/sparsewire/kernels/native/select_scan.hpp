@@ -46,9 +46,9 @@ struct Cut {
 
 constexpr size_t kWord = 64;
 template <class T>
-constexpr size_t kBlock = 16384 / sizeof(T);  // entries of a call
+constexpr size_t kBlock = 4096 / sizeof(T);  // entries of a call: a page
 constexpr size_t kAlways = 2;                // entries listed without a branch
-constexpr size_t kSlack = 16;                // a listing may write this many entries behind its end
+constexpr size_t kSlack = kAlways;           // a listing may write this many entries behind its end
 
 // A compensated gradient, nowhere in memory: decay · residual + gain · x. Every product and sum is rounded by itself.
 template <class T>
