@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_dense import edges, topk_sum_args
 from kernel_native import ISAS, native, needs_native, plain
 from kernel_rows import READERS, WRITERS, Args
 
@@ -48,6 +49,19 @@ def test_native_is_the_reference(name: str) -> None:
                 assert outcome(native, name, args, threads=2) == expected, isa
 
     law()
+
+
+@needs_native
+@settings(max_examples=100)
+@given(args=topk_sum_args(), data=st.data())
+def test_an_edge_that_is_remembered_is_no_more_than_a_hint(args: Args, data: st.DataObject) -> None:
+    residual, x, k, *rest = args
+    hint = data.draw(edges(x) | st.integers(-(2**63), 2**63 - 1))
+    factors, edge = rest[:2] or (1.0, 1.0), (*rest[2:], 0)[0]
+    args = residual, x, k, *factors, edge, np.array([hint])
+    for isa in ISAS:
+        native.set_isa(isa)
+        assert outcome(native, "topk_sum", args) == outcome(reference, "topk_sum", args), isa
 
 
 # --- what no encoder wrote ---------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ import pytest
 from kernel_native import ISAS, _restore_isa, native, needs_native, plain  # noqa: F401
 from strategies import make
 
+from sparsewire import kernels
 from sparsewire.kernels import reference
+from sparsewire.kernels.edges import edge_beside
 
 LARGE = ["normal", "zeros", "mostly_zero", "constant", "repeated", "clustered", "magnitudes", "sorted", "one_cluster"]
 
@@ -119,6 +121,39 @@ def test_an_edge_leaves_out_what_is_below_it(kind: str, dtype: str) -> None:
         edge = min(int(bits[-rank]), infinity)
         hold_kernel("topk_sum", start, x, k, 1.0, 1.0, edge)
         hold_kernel("topk", total, k, edge, threads=(1,))
+
+
+@needs_native
+@every_kind
+@both_widths
+@finite_or_not
+def test_a_remembered_edge_changes_no_result(kind: str, dtype: str, spoil: bool) -> None:
+    """Whether it is the right one, near, far away on either side, or no number's."""
+    x, start = some(kind, dtype, spoil), large("normal", dtype)[: large(kind, dtype).size]
+    total = start + x
+    for k in (x.size // 1000, x.size // 10):
+        expected = reference.topk(total, k)
+        edge = int(reference.magnitude_bits(expected[1]).min())
+        octave = 1 << np.finfo(x.dtype).nmant
+        for told in (edge, edge - octave // 40, edge + octave // 40, edge - octave, edge + octave, -1, 2**63 - 1):
+            calls = [functools.partial(beginning_with, told, start, x, k, threads) for threads in (1, 2)]
+            hold((*expected, edge), *calls)
+
+
+def beginning_with(edge: int, start: np.ndarray, x: np.ndarray, k: int, threads: int) -> tuple[Any, ...]:
+    """A selection, and the edge that it leaves to the next one."""
+    remembered = np.array([edge])
+    return (*native.topk_sum(start, x, k, remembered=remembered, threads=threads), int(remembered[0]))
+
+
+def test_an_edge_is_remembered_beside_a_residual_that_is_worth_it() -> None:
+    residual, x = np.zeros((2, 2**15), np.float32)
+    x[:] = np.arange(x.size)
+    kernels.of(x).topk_sum(residual, x, 100)
+    remembered = edge_beside(residual, 100)
+    assert remembered is not None
+    assert remembered[0] == reference.magnitude_edge(x.size - 100, x.dtype)
+    assert edge_beside(residual[:100], 10) is None
 
 
 @needs_native

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsewire import kernels
 
+from ..edges import edge_beside
 from ..reference import Array
 from ..reference.energy import block_energies, in_order
 from .contract import Candidates, Entries
@@ -36,8 +37,8 @@ class KnownPair:
         return self.values
 
 
-def remembered_edge(x: Array) -> None:
-    """The native kernels find an edge from a sample, and need none of the last step."""
+def remembered_edge(x: Array) -> Array:
+    return np.zeros(1, np.int64)
 
 
 def topk(x: Array, k: int, remembered: object = None) -> Entries:
@@ -45,9 +46,11 @@ def topk(x: Array, k: int, remembered: object = None) -> Entries:
 
 
 def topk_sum(
-    residual: Array, x: Array, k: int, decay: float = 1.0, gain: float = 1.0, remembered: object = None
+    residual: Array, x: Array, k: int, decay: float = 1.0, gain: float = 1.0, remembered: Array | None = None
 ) -> Entries:
-    return kernels.topk_sum(residual, x, k, decay, gain, threads=kernels.threads)
+    if remembered is None:
+        remembered = edge_beside(residual, k)
+    return kernels.topk_sum(residual, x, k, decay, gain, threads=kernels.threads, remembered=remembered)
 
 
 def candidates(

@@ -2,7 +2,7 @@
 // accumulate: the sum of parts, block by block: a block is zeroed and then filled while it is in cache.
 // scatter: entries overwrite elements of the array, which are prefetched, as each write waits for memory.
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #include <algorithm>
@@ -12,34 +12,48 @@
 namespace sparsewire {
 namespace {
 
-constexpr size_t kBlock = size_t{1} << 14;
+constexpr size_t kBlock = size_t{1} << 13;
 constexpr size_t kCacheBytes = size_t{1} << 24;  // a larger output would not stay in cache anyway
 
-// Writing around the cache saves reading the destination first.
-void copy_past_cache(void* to, const void* from, size_t bytes) {
-#if defined(__x86_64__)
-  auto* target = static_cast<__m128i*>(to);
-  const auto* source = static_cast<const __m128i*>(from);
-  for (; bytes >= 64; bytes -= 64, target += 4, source += 4)
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, _mm_load_si128(source + i));
-  _mm_sfence();  // streaming stores are ordered by nothing else
-  to = target, from = source;
-#endif
+void move_through_cache(void* to, void* from, size_t bytes) {
   std::memcpy(to, from, bytes);
+  std::memset(from, 0, bytes);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void move_around_cache(__m256i* to, __m256i* from, size_t bytes) {
+  for (; bytes >= 64; bytes -= 64, to += 2, from += 2)
+    for (int i = 0; i < 2; ++i) {
+      _mm256_stream_si256(to + i, _mm256_load_si256(from + i));
+      _mm256_store_si256(from + i, _mm256_setzero_si256());
+    }
+  _mm_sfence();  // streaming stores are ordered by nothing else
+  move_through_cache(to, from, bytes);
+}
+#endif
+
+// Moves a block and leaves zeros behind, which saves clearing it in a pass of its own. Writing around the cache saves
+// reading the destination first.
+void move(void* to, void* from, size_t bytes) {
+#if defined(__x86_64__)
+  if (isa() != Isa::plain && reinterpret_cast<uintptr_t>(to) % 32 == 0)
+    return move_around_cache(static_cast<__m256i*>(to), static_cast<__m256i*>(from), bytes);
+#endif
+  move_through_cache(to, from, bytes);
 }
 
 template <class T>
-void accumulate_range(T* out, size_t begin, size_t end, const std::vector<AnyPart<T>>& parts, T scale, bool around,
+void accumulate_range(T* out, size_t begin, size_t end, const std::vector<AnyPart<T>>& parts, T scale, bool apart,
                       size_t* cursors) {
-  alignas(64) T apart[kBlock];
+  alignas(64) T zeros[kBlock] = {};
   seek_parts(parts, begin, cursors);
-  for (size_t at = begin; at < end; at += kBlock) {
-    const size_t stop = std::min(end, at + kBlock), bytes = (stop - at) * sizeof(T);
-    T* block = around ? apart : out + at;
-    std::memset(block, 0, bytes);
+  each_block(out, begin, end, kBlock, [&](size_t at, size_t stop) {
+    const size_t bytes = (stop - at) * sizeof(T);
+    T* block = apart ? zeros : out + at;
+    if (!apart) std::memset(block, 0, bytes);
     add_parts(block, at, stop, parts, scale, cursors);
-    if (around) copy_past_cache(out + at, apart, bytes);
-  }
+    if (apart) move(out + at, block, bytes);
+  });
 }
 
 template <class T>
@@ -47,13 +61,13 @@ void accumulate(const InOut<T>& out, const nb::sequence& list, double factor, in
   const std::vector<AnyPart<T>> parts = to_parts<T>(list);
   nb::gil_scoped_release release;
   require_parts(parts, out.size());
-  const bool around = out.size() * sizeof(T) > kCacheBytes && reinterpret_cast<uintptr_t>(out.data()) % 16 == 0;
+  const bool apart = out.size() * sizeof(T) > kCacheBytes;
   const size_t workers = std::clamp<size_t>(out.size() / kWorker, 1, std::max(1, threads));
   const size_t length = (out.size() / kBlock / workers + 1) * kBlock;
   std::vector<size_t> cursors(workers * parts.size());
   parallel(static_cast<int>(workers), [&](int worker) {
     const size_t begin = std::min(out.size(), worker * length), end = std::min(out.size(), begin + length);
-    accumulate_range(out.data(), begin, end, parts, static_cast<T>(factor), around,
+    accumulate_range(out.data(), begin, end, parts, static_cast<T>(factor), apart,
                      cursors.data() + worker * parts.size());
   });
 }

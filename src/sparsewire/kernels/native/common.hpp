@@ -118,6 +118,19 @@ void parallel(int parts, F&& f) {
   for (auto& other : others) other.join();
 }
 
+// Runs f(at, stop) on the blocks of x[begin … end), one after the other. The first is shorter, so that all others begin
+// with a cache line: vectors that straddle two lines cost time.
+template <class T, class F>
+SPARSEWIRE_INLINE void each_block(const T* x, size_t begin, size_t end, size_t block, F&& f) {
+  const size_t before_line = (64 - reinterpret_cast<uintptr_t>(x + begin) % 64) % 64 / sizeof(T);
+  size_t stop = std::min(end, begin + before_line);
+  if (stop > begin) f(begin, stop);
+  for (size_t at = stop; at < end; at = stop) {
+    stop = std::min(end, at + block);
+    f(at, stop);
+  }
+}
+
 // Each source file binds its own kernels: `static const Binder binder([](nb::module_& m) { … });`
 class Binder {
  public:

@@ -12,7 +12,7 @@ template <class T>
 constexpr size_t kMeasured = 2048 / sizeof(T);  // entries whose squares are added up before they join the sum
 
 template <class T>
-constexpr size_t kAdded = 128 * kMeasured<T>;  // entries to which parts are added while they are in cache
+constexpr size_t kAdded = 256 * kMeasured<T>;  // entries to which parts are added while they are in cache
 
 struct Energy {
   double total = 0, sent = 0;

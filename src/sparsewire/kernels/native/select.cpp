@@ -1,16 +1,38 @@
 // Exact selection of the largest entries, and of all that reach a magnitude.
+#include "bitio.hpp"
 #include "select_take.hpp"
 
 namespace sparsewire {
 namespace {
 
+// The magnitude of the k-th entry of an earlier selection, which this one overwrites with its own.
+using Remembered = std::optional<InOut<int64_t>>;
+
+template <class T>
+Bits<T> recall(const Remembered& remembered) {
+  require(!remembered || remembered->size() == 1, "one edge is remembered");
+  return remembered ? static_cast<Bits<T>>(std::clamp<int64_t>(*remembered->data(), 0, kMaxBits<T>)) : 0;
+}
+
+template <class T>
+Bits<T> least(const T* values, size_t n) {
+  return fastest([=](auto) SPARSEWIRE_FLATTEN {
+    Bits<T> bits = n ? kMaxBits<T> : 0;
+    for (size_t i = 0; i < n; ++i) bits = std::min(bits, magnitude(values[i]));
+    return bits;
+  });
+}
+
 template <class T, class Index>
-nb::object choose(const Dense<T>& dense, size_t k) {
+nb::object choose(const Dense<T>& dense, size_t k, const Remembered& remembered) {
+  Bits<T> edge = recall<T>(remembered);
   Chosen<T, Index> out(k);
   {
     nb::gil_scoped_release release;
-    take_topk(dense, k, out);
+    take_topk(dense, k, out, edge);
+    if (remembered) edge = least(out.values(), out.size());
   }
+  if (remembered) *remembered->data() = edge;
   return out.release();
 }
 
@@ -29,8 +51,8 @@ nb::object choose_above(const Dense<T>& dense, size_t k, Bits<T> floor) {
 }
 
 template <class T, class Index>
-nb::object choose_from(const Dense<T>& dense, size_t k, Bits<T> floor) {
-  return floor < 0 ? choose<T, Index>(dense, k) : choose_above<T, Index>(dense, k, floor);
+nb::object choose_from(const Dense<T>& dense, size_t k, Bits<T> floor, const Remembered& remembered) {
+  return floor < 0 ? choose<T, Index>(dense, k, remembered) : choose_above<T, Index>(dense, k, floor);
 }
 
 template <class T>
@@ -40,21 +62,22 @@ Bits<T> floor_of(int64_t edge) {
 }
 
 template <class T>
-nb::object topk_of(const Dense<T>& dense, int64_t k, int64_t edge) {
+nb::object topk_of(const Dense<T>& dense, int64_t k, int64_t edge, const Remembered& remembered) {
   const Bits<T> floor = floor_of<T>(edge);
   check_count(k, dense.size);
-  return fits_int32(dense.size) ? choose_from<T, int32_t>(dense, k, floor) : choose_from<T, int64_t>(dense, k, floor);
+  return fits_int32(dense.size) ? choose_from<T, int32_t>(dense, k, floor, remembered)
+                                : choose_from<T, int64_t>(dense, k, floor, remembered);
 }
 
 template <class T>
 nb::object topk(const In<T>& x, int64_t k, int64_t edge, int threads) {
-  return topk_of(Dense<T>{x.data(), x.size(), threads}, k, edge);
+  return topk_of(Dense<T>{x.data(), x.size(), threads}, k, edge, {});
 }
 
 template <class T>
 nb::object topk_sum(const In<T>& residual, const In<T>& x, int64_t k, double decay, double gain, int64_t edge,
-                    int threads) {
-  return topk_of(Dense<T>{x.data(), x.size(), threads, terms_of(residual, x, decay, gain)}, k, edge);
+                    const Remembered& remembered, int threads) {
+  return topk_of(Dense<T>{x.data(), x.size(), threads, terms_of(residual, x, decay, gain)}, k, edge, remembered);
 }
 
 // How many hits to make room for; 0 if there may be so many that two passes are cheaper than the room.
@@ -99,7 +122,7 @@ void bind(nb::module_& m) {
   using nb::arg;
   m.def("topk", &topk<T>, arg("x").noconvert(), arg("k"), arg("edge") = 0, arg("threads") = 1);
   m.def("topk_sum", &topk_sum<T>, arg("residual").noconvert(), arg("x").noconvert(), arg("k"), arg("decay") = 1.0,
-        arg("gain") = 1.0, arg("edge") = 0, arg("threads") = 1);
+        arg("gain") = 1.0, arg("edge") = 0, arg("remembered").noconvert() = nb::none(), arg("threads") = 1);
   m.def("threshold", &threshold<T>, arg("x").noconvert(), arg("edge"), arg("threads") = 1);
   m.def("read", &read<T>, arg("x").noconvert());
 }

@@ -68,14 +68,13 @@ struct Dense {
 template <class T>
 void fill(const Dense<T>& dense, Bits<T> floor, size_t capacity, Part<T>& part) {
   const Scan<T> list = passes<T>().scan[static_cast<int>(mode_of(dense.terms))];
-  Terms<T> terms = dense.terms;
   const Cut<T> cut = dense.cut(floor);
-  for (size_t at = part.base; at < part.end && part.complete; at += kBlock<T>) {
-    if (dense.terms.residual) terms = dense.terms.from(at);
-    part.size += list(terms, dense.x + at, std::min(kBlock<T>, part.end - at), static_cast<int32_t>(at - part.base),
-                      cut, part.indices + part.size, part.values + part.size);
+  each_block(dense.x, part.base, part.end, kBlock<T>, [&](size_t at, size_t stop) {
+    if (!part.complete) return;
+    part.size += list(dense.terms.from(at), dense.x + at, stop - at, static_cast<int32_t>(at - part.base), cut,
+                      part.indices + part.size, part.values + part.size);
     part.complete = part.size <= capacity;
-  }
+  });
 }
 
 template <class T>

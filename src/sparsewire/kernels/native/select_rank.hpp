@@ -124,11 +124,13 @@ struct Spots {
   }
 };
 
+constexpr size_t kSpots = 4096;  // of a sample, at most
+
 // With terms, a sample of the compensated gradient. What processors cannot foresee is fetched in time.
 template <class T>
-size_t sample(const Terms<T>& terms, const T* x, size_t n, Scratch<T>& scratch, T*& out) {
+size_t sample(const Terms<T>& terms, const T* x, size_t n, Scratch<T>& scratch, T*& out, size_t most = kSpots) {
   constexpr size_t kSpot = 128 / sizeof(T), kAhead = 32;
-  const size_t count = std::clamp<size_t>(n / 2048, 64, 4096);
+  const size_t count = std::clamp<size_t>(n / 2048, 64, most);
   const Spots spots{count, n / kSpot / count, kSpot};
   out = scratch.take(count * kSpot);
   for (size_t spot = 0; spot < count; ++spot) {

@@ -36,13 +36,21 @@ def topk(x: Array, k: int, edge: int = 0, threads: int = 1) -> tuple[Array, Arra
 
 
 def topk_sum(
-    residual: Array, x: Array, k: int, decay: float = 1.0, gain: float = 1.0, edge: int = 0, threads: int = 1
-) -> tuple[Array, Array]:
+    residual: Array, x: Array, k: int, decay: float = 1.0, gain: float = 1.0, edge: int = 0,
+    remembered: Array | None = None, threads: int = 1,
+) -> tuple[Array, Array]:  # fmt: skip
     """`topk` of the compensated gradient decay · residual + gain · x, which is not written out.
 
-    Every product and sum is rounded by itself.
+    Every product and sum is rounded by itself. `remembered`, one int64, is given the k-th magnitude's bits where no
+    edge is: the next call may begin with them, and what they are changes no result.
     """
-    return topk(_compensated(residual, x, decay, gain), k, edge)
+    indices, values = topk(_compensated(residual, x, decay, gain), k, edge)
+    if remembered is not None:
+        if remembered.size != 1:
+            raise ValueError("one edge is remembered")
+        if not edge:
+            remembered[0] = magnitude_bits(values).min() if values.size else 0
+    return indices, values
 
 
 def _compensated(residual: Array, x: Array, decay: float, gain: float) -> Array:
