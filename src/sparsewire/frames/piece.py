@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Context, State
+from sparsewire.codecs.contract import Context, State, Transform
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.codecs.select import NotFinite
 from sparsewire.core.mask import Mask
 from sparsewire.core.rng import derive_key
-from sparsewire.core.sparse import Sparse, entries, merged
+from sparsewire.core.sparse import Sparse, elements, entries, merged
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 from sparsewire.kernels.device import Energies, landed
@@ -86,7 +87,11 @@ class Piece:
 
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         state, transform = self._state(scheme), scheme.transform.fitted(self.shape)
-        total = kernels.to_host(x if state is None else scheme.memory.total(state, x))
+        total = x if state is None else scheme.memory.total(state, x)
+        if not kernels.on_host(total):
+            if transform.on_device and scheme.select.on_device:
+                return self._select_there(total, transform, scheme, ctx)
+            total = kernels.to_host(total)
         coefficients, norms = transform.forward_norms(total)
         indices, _ = scheme.select.choose(norms, ctx)
         rows = entries(coefficients, transform.width)
@@ -97,6 +102,18 @@ class Piece:
             return rows[where].view(coefficients.dtype).reshape(-1)
 
         return Selection(indices, at(indices), at, self.shape, transform.width, transform)
+
+    def _select_there(self, total: Any, transform: Transform, scheme: Scheme, ctx: Context) -> Selection:
+        """Coefficients of a device's gradient, of which only those that are selected will cross."""
+        coefficients, norms = transform.forward_norms(total)
+        indices, _ = scheme.select.choose(norms, ctx)
+        values = coefficients.entries(indices, transform.width)
+
+        def at(where: Array) -> Array:
+            numbers: Array = coefficients[elements(where, transform.width)]
+            return numbers
+
+        return Selection(indices, values, at, self.shape, transform.width, transform)
 
     def _select_sparse(self, x: Sparse, scheme: Scheme) -> Selection:
         """A `Sparse` is sent as it is; the memory takes part at its entries, the rest of it waits."""

@@ -69,6 +69,11 @@ class Transform(Codec):
     uses_fourier: ClassVar[bool] = False  # whether it is made of Fourier transforms: coefficients are sums of many
 
     @property
+    def on_device(self) -> bool:
+        """Whether `forward` and `inverse` take a `DeviceArray` here; others get a copy on the host."""
+        return False
+
+    @property
     def width(self) -> int:
         """Numbers per entry."""
         return 1

@@ -86,7 +86,9 @@ def compensate_mean(
 
 
 def energy(x: DeviceArray, unit: float = 1.0) -> Energy:
-    return _kernels(x).energy(x.tensor, unit)
+    measured: Any = _kernels(x).energy(x.tensor, unit)
+    energy: Energy = measured.later()
+    return energy
 
 
 def largest(x: DeviceArray) -> Number:
