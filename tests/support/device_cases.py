@@ -57,7 +57,9 @@ FOURIER: dict[str, dict[str, Any]] = {
         "kind": "branches",
     },
     "one support for all": {"scheme": "topk(5%) | transform=fft | memory=residual | exchange=shared"},
-    "reduce-scatter": {"scheme": "topk(5%) | transform=fft | memory=gain(0.9) | exchange=reduce_scatter", "momentum": 0.9},
+    "reduce-scatter": {
+        "scheme": "topk(5%) | transform=fft | memory=gain(0.9) | exchange=reduce_scatter", "momentum": 0.9,
+    },
     "threshold after dense steps": {
         "scheme": "threshold(ratio=5%) | transform=fft | memory=gain(0.9)", "momentum": 0.9, "warmup_steps": 2,
     },

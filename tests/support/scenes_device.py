@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 import sys
@@ -150,7 +151,7 @@ def is_close_to_host(stage: Stage, scheme: str, momentum: float, steps: int = 3)
         torch.testing.assert_close(parameter, theirs[name], rtol=1e-3, atol=1e-3, msg=name)
         assert all(same_bits(part, parameter) for part in stage.everyones(parameter)), name
     again.model.load_state_dict(there.model.state_dict())
-    again.optimizer.load_state_dict(there.optimizer.state_dict())
+    again.optimizer.load_state_dict(copy.deepcopy(there.optimizer.state_dict()))
     again.link.load_state_dict(there.link.state_dict())
     again.step = steps
     for training in (there, again):

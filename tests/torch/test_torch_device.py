@@ -64,7 +64,9 @@ def test_ranks_of_both_paths_agree_to_the_bit(ranks: Pool, case: str) -> None:
         ("topk(5%) | transform=fft | memory=residual", 1, {}),
         ("topk(5%) | transform=dct | memory=gain(0.9)", 1, {"momentum": 0.9}),
         ("topk(5%) | transform=rows(width=4) | memory=dgc(0.9)", 1, {"momentum": 0.9}),
-        ("topk(5%) | memory=residual", 3, {"select_per": "model"}),
+        ("topk(5%) | memory=residual", 1, {"select_per": "model"}),
+        ("threshold(ratio=5%) | memory=residual", 2, {}),
+        ("threshold(ratio=5%) | transform=fft | memory=gain(0.9)", 2, {"momentum": 0.9}),
     ],
 )
 def test_only_selected_entries_cross_and_each_bucket_is_waited_for_once(

@@ -47,8 +47,7 @@ def test_accelerators_add_up_in_groups_of_the_models_engine(four: Pool, case: st
 @pytest.mark.parametrize("per", ["parameter", "model"])
 def test_only_selected_entries_cross(four: Pool, per: str) -> None:
     """Of a part, as of a bucket without machines; what a machine adds up and shares does not."""
-    waits = 3 if per == "model" else 1
-    four.play("device.crosses_little", scheme="topk(5%) | memory=residual", waits=waits, select_per=per, nodes=2)
+    four.play("device.crosses_little", scheme="topk(5%) | memory=residual", waits=1, select_per=per, nodes=2)
 
 
 def test_ranks_that_cannot_all_stay_on_devices_add_up_on_the_host(four: Pool) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sparsewire import kernels
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array, index_dtype
+from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import recycled
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -217,7 +218,7 @@ class Sparse:
         entries(out, self.width)[self.indices] = entries(self.work_values, self.width)
         return out
 
-    def flat_beside(self, like: Array) -> Array:
+    def flat_beside(self, like: Dense) -> Dense:
         """`flat` in memory of its own where another array lies, if the transform can be undone there."""
         if kernels.on_host(like) or self.transform is None or not self.transform.on_device:
             return self.flat()
@@ -236,7 +237,7 @@ def entries(numbers: Array, width: int) -> Array:
     return numbers.view(np.result_type(numbers.dtype, np.complex64)) if pairs else numbers.reshape(-1, width)
 
 
-def magnitudes(numbers: Array, width: int) -> Array:
+def magnitudes(numbers: Dense, width: int) -> Dense:
     """What entries are compared by: their numbers, or the norms of several."""
     if width == 1:
         return numbers

@@ -21,6 +21,7 @@ from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.seal import Sealed
 from sparsewire.frames.wire import pack_message
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import scratch
 
 from .base import Exchange, ExchangeContext, Outcome
@@ -117,7 +118,7 @@ class Gathered(Outcome):
         else:
             self._accumulate(out)
 
-    def _coefficients(self, like: Array) -> Array:
+    def _coefficients(self, like: Dense) -> Dense:
         """The mean's, where an array lies."""
         size = self.sent.size * self.sent.width
         if not kernels.on_host(like):

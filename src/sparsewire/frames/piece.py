@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from sparsewire.core.rng import derive_key
 from sparsewire.core.sparse import Sparse, elements, entries, merged
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
-from sparsewire.kernels.device import Energies, landed
+from sparsewire.kernels.device import Dense, Energies, landed
 
 from .feedback import Delivery, DenseFeedback, SparseFeedback
 from .seal import Sealed, Selection, seal
@@ -83,7 +82,7 @@ class Piece:
         assert not isinstance(x, Sparse)
         if state is None:
             return Selection(*entries, x.__getitem__, self.shape)
-        return Selection(*entries, lambda at: memory.total(_gathered(state, at, 1), x[at]).copy(), self.shape)
+        return Selection(*entries, lambda at: memory.total_at(state, x, at), self.shape)
 
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         state, transform = self._state(scheme), scheme.transform.fitted(self.shape)
@@ -103,11 +102,15 @@ class Piece:
 
         return Selection(indices, at(indices), at, self.shape, transform.width, transform)
 
-    def _select_there(self, total: Any, transform: Transform, scheme: Scheme, ctx: Context) -> Selection:
+    def _select_there(self, total: Dense, transform: Transform, scheme: Scheme, ctx: Context) -> Selection:
         """Coefficients of a device's gradient, of which only those that are selected will cross."""
+        coefficients: Dense
         coefficients, norms = transform.forward_norms(total)
         indices, _ = scheme.select.choose(norms, ctx)
-        values = coefficients.entries(indices, transform.width)
+        if hasattr(indices, "gathered"):
+            indices = values = indices.gathered(lambda places: coefficients.entries(places, transform.width))
+        else:
+            values = coefficients.entries(indices, transform.width)
 
         def at(where: Array) -> Array:
             numbers: Array = coefficients[elements(where, transform.width)]
@@ -195,12 +198,9 @@ def showing(scheme: Scheme) -> Scheme:
 def _gathered(state: State, where: Array, width: int) -> State:
     """The buffers' parts at some entries."""
     return {
-        name: kept.at(where) if isinstance(kept, Sparse) else _rows(kept, where, width) for name, kept in state.items()
+        name: kept.at(where) if isinstance(kept, Sparse) else kept.reshape(-1, width)[where].reshape(-1)
+        for name, kept in state.items()
     }
-
-
-def _rows(kept: Array, where: Array, width: int) -> Array:
-    return kept.reshape(-1, width)[where].reshape(-1) if kernels.on_host(kept) else np.asarray(kept[where])
 
 
 def _scattered(kept: Array | Sparse, where: Array, values: Array, like: Sparse) -> Array | Sparse:

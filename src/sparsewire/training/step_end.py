@@ -161,8 +161,8 @@ def _known(pending: PendingBuffer, numbers: Array) -> dict[str, MeanEntries]:
 
 def _of_members(segment: Segment, indices: Array, values: Array) -> dict[str, MeanEntries]:
     """A segment's entries that are not zero, by parameter."""
-    used = values != 0
-    indices, values, found = indices[used], values[used], {}
+    used, found = values != 0, dict[str, MeanEntries]()
+    indices, values = indices[used], values[used]
     for name, start, stop, _ in segment.spans:
         first, last = np.searchsorted(indices, (start, stop))
         places = (indices[first:last] - start).astype(kernels.index_dtype(stop - start))

@@ -89,8 +89,7 @@ class Terms:
         self._take(waiting, feedback)
 
     def keep_share(self, x: Array, feedback: Feedback, share: float) -> Energies:
-        """Puts residual + x without what was sent, and with a share of the mean, into the residual, in one pass.
-"""
+        """Puts residual + x without what was sent, and with a share of the mean, into the residual, in one pass."""
         (indices, values), waiting = _sent(x, feedback, apart=True)
         parts, factor = feedback.mean_entries() or ((), 1.0)
         measured = kernels.of(x).compensate_mean(self.residual, x, indices, values, parts, share * factor)

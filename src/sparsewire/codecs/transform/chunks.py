@@ -12,6 +12,7 @@ import numpy as np
 from sparsewire import kernels
 from sparsewire.core.sparse import entries
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import recycled
 
 from ..contract import Transform
@@ -81,19 +82,19 @@ class Chunked(Transform):
         return (full * self.numbers(self.length) + self.numbers(rest)) // self.width
 
     def forward(self, x: Array) -> Array:
-        out = room_beside(x, self.size(x.size) * self.width)
+        out: Array = room_beside(x, self.size(x.size) * self.width)
         for group in self._groups(x.size):
             self.coefficients_into(out[group.coefficients], x[group.elements], group.chunks)
         return out
 
     def inverse(self, coefficients: Array, numel: int) -> Array:
-        out = room_beside(coefficients, numel)
+        out: Array = room_beside(coefficients, numel)
         for group in self._groups(numel):
             self.elements_into(out[group.elements], coefficients[group.coefficients], group.chunks)
         return out
 
     @classmethod
-    def coefficients_into(cls, out: Array, x: Array, chunks: int) -> None:
+    def coefficients_into(cls, out: Dense, x: Dense, chunks: int) -> None:
         """Writes the coefficients of whole chunks, wherever they lie."""
         if kernels.on_host(x):
             guarded(cls.analyse, x, out, chunks)
@@ -101,7 +102,7 @@ class Chunked(Transform):
             out.transform(cls.id, x, chunks)
 
     @classmethod
-    def elements_into(cls, out: Array, coefficients: Array, chunks: int) -> None:
+    def elements_into(cls, out: Dense, coefficients: Dense, chunks: int) -> None:
         """Writes the chunks that have these coefficients, wherever they lie."""
         if kernels.on_host(coefficients):
             guarded(cls.restore, coefficients, out, chunks)
@@ -129,7 +130,7 @@ class Chunked(Transform):
             at += size
 
 
-def room_beside(like: Array, size: int) -> Array:
+def room_beside(like: Dense, size: int) -> Dense:
     """So many numbers of any value in the work dtype, where another array lies."""
     return recycled(size, like.dtype) if kernels.on_host(like) else like.empty_beside(size)
 

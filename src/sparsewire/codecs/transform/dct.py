@@ -15,6 +15,7 @@ import numpy as np
 
 from sparsewire import kernels
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 
 from ..contract import Transform
 from .chunks import Chunked, room_beside
@@ -98,7 +99,7 @@ class Tiles(Transform):
         return numel
 
     def forward(self, x: Array) -> Array:
-        out = room_beside(x, x.size)
+        out: Array = room_beside(x, x.size)
         for part in self._parts():
             turned, across = out[part.coefficients], room_beside(x, part.size)
             DCT.coefficients_into(across, part.tiles(x, self.columns), part.size // part.width)
@@ -106,7 +107,7 @@ class Tiles(Transform):
         return out
 
     def inverse(self, coefficients: Array, numel: int) -> Array:
-        out = room_beside(coefficients, coefficients.size)
+        out: Array = room_beside(coefficients, coefficients.size)
         for part in self._parts():
             down, flat = (room_beside(coefficients, part.size) for _ in range(2))
             DCT.elements_into(down, coefficients[part.coefficients], part.size // part.height)
@@ -146,13 +147,13 @@ class TilePart:
     def coefficients(self) -> slice:
         return slice(self.start, self.start + self.size)
 
-    def tiles(self, x: Array, columns: int) -> Array:
+    def tiles(self, x: Dense, columns: int) -> Dense:
         """Tile after tile, row after row, of a flat matrix of so many columns."""
         if not kernels.on_host(x):
             return x.tiles(columns, self.rows, self.columns, self.height, self.width)
         return np.ascontiguousarray(self._grid(x.reshape(-1, columns)).swapaxes(1, 2)).reshape(-1)
 
-    def put(self, out: Array, columns: int, tiles: Array) -> None:
+    def put(self, out: Dense, columns: int, tiles: Dense) -> None:
         """The inverse of `tiles`."""
         if not kernels.on_host(out):
             out.put_tiles(columns, self.rows, self.columns, self.height, self.width, tiles)
@@ -176,7 +177,7 @@ def _cut(rows: slice, columns: slice, height: int, width: int) -> Iterator[tuple
             yield slice(top, min(rows.stop, top + down)), slice(left, min(columns.stop, left + right))
 
 
-def _turned(tiles: Array, height: int, width: int) -> Array:
+def _turned(tiles: Dense, height: int, width: int) -> Dense:
     """Every tile transposed."""
     if not kernels.on_host(tiles):
         return tiles.turned(height, width)

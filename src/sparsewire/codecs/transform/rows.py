@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsewire import kernels
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 
 from ..contract import Transform
 
@@ -33,7 +34,7 @@ class Rows(Transform):
     def size(self, numel: int) -> int:
         return -(-numel // self.width)
 
-    def forward(self, x: Array) -> Array:
+    def forward(self, x: Dense) -> Dense:
         missing = self.size(x.size) * self.width - x.size
         if not kernels.on_host(x):
             return x.padded(missing)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..reference import Array
 from . import crossing, torch_spectra
-from .torch_base import blocks, work_dtype
+from .torch_base import blocks, magnitude_bits, work_dtype
 
 SAMPLE = 1024
 DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -122,6 +122,12 @@ class DeviceArray:
         return crossing.later(torch.cat([array.tensor for array in arrays]))
 
     # --- one at a time ---
+
+    def sampled_edge(self, where: Array | None, rank: int, least: int, most: int) -> Tensor:
+        """The magnitude's bits of that rank among some numbers, the smallest first; within bounds."""
+        sample = self.tensor if where is None else self.tensor[self._up(where)]
+        bits = magnitude_bits(sample.to(work_dtype(sample)))
+        return torch.kthvalue(bits, rank + 1).values.clamp_(least, most)
 
     def host(self) -> Array:
         """All of it on the host, in the work dtype."""

@@ -98,9 +98,20 @@ def _kth_largest(parts: Iterable[Tensor], k: int) -> Tensor:
 
 
 def threshold(x: Tensor, edge: int) -> Entries:
-    """A flag for every element is written block by block; the one wait is for the number of flags that are set."""
+    count, take = reaching(x, edge)
+    return take(int(count))
+
+
+def reaching(x: Tensor, edge: int | Tensor) -> tuple[Tensor, Callable[[int], Entries]]:
+    """A flag for every element is written block by block; places and values then as many as there are."""
     reached = torch.empty(x.numel(), dtype=torch.bool, device=x.device)
     for at in blocks(x.numel()):
         reached[at] = magnitude_bits(x[at].to(work_dtype(x))) >= edge
-    places = reached.nonzero().view(-1)
-    return places.to(index_dtype(x)), x[places].to(work_dtype(x))
+
+    def take(count: int) -> Entries:
+        found = _Compaction(x, count)
+        for at in blocks(x.numel()):
+            found.add(reached[at], x[at].to(work_dtype(x)), at.start)
+        return found.indices[:count], found.values[:count]
+
+    return reached.sum().view(1), take

@@ -107,26 +107,42 @@ def row_norms(x: Tensor, width: int) -> Tensor:
 
 
 def _norms(rows: Tensor, kind: torch.dtype) -> Tensor:
-    magnitudes = rows.abs().double()
-    peak = magnitudes.amax(1)
-    finite, wide = torch.isfinite(peak), kind == torch.float64
-    exponent = torch.frexp(torch.where(finite, peak, 0.0)).exponent.long() if wide else torch.zeros_like(peak).long()
+    peak = rows.abs().amax(1)
+    finite = torch.isfinite(peak)
+    norm = (_wide_norms if kind == torch.float64 else _float32_norms)(rows, peak, finite)
+    norm = torch.maximum(norm, peak).clamp_(max=torch.finfo(kind).max)
+    return torch.where(finite, norm, torch.where(peak.isnan(), torch.nan, torch.inf))
+
+
+def _float32_norms(rows: Tensor, peak: Tensor, finite: Tensor) -> Tensor:
+    """Squares are exact in float64: fused with the sum or not, it is the same."""
+    total = torch.zeros_like(peak, dtype=torch.float64)
+    for column in rows.unbind(1):
+        wide = column.double()
+        total.addcmul_(wide, wide)
+    within = (total >= 2.0**-100) & (total <= 2.0**100)
+    return torch.where(within, _root(total.float()), _root(total).float())
+
+
+def _wide_norms(rows: Tensor, peak: Tensor, finite: Tensor) -> Tensor:
+    """Rows are scaled by a power of two that their largest number tells."""
+    exponent = torch.frexp(torch.where(finite, peak, 0.0)).exponent.long()
     half = exponent.div(2, rounding_mode="floor")
     total = torch.zeros_like(peak)
-    for column in magnitudes.unbind(1):
-        scaled = column * _power(-half) * _power(half - exponent) if wide else column
+    for column in rows.unbind(1):
+        scaled = column.abs() * _power(-half) * _power(half - exponent)
         total = total + scaled * scaled
-    norm = _root(total) * _power(half) * _power(exponent - half)
-    if not wide:
-        within = (total >= 2.0**-100) & (total <= 2.0**100)
-        norm = torch.where(within, _root(total.float().double()).float().double(), norm)
-    norm = torch.minimum(torch.maximum(norm, peak), torch.full_like(peak, torch.finfo(kind).max))
-    return torch.where(finite, norm, torch.where(peak.isnan(), torch.nan, torch.inf)).to(kind)
+    return _root(total) * _power(half) * _power(exponent - half)
 
 
 def _root(x: Tensor) -> Tensor:
-    """The square root in float64, rounded to the nearest as processors do; vector libraries may be off by one bit. One
-    step of Newton's method, with the square of the root in two numbers (Dekker's product)."""
+    """The square root, rounded to the nearest. On the CPU torch calls a vector library that may be off by one bit.
+    There float32 is taken from float64, and that gets one step of Newton's method, with the square of the root in two
+    numbers (Dekker's product)."""
+    if x.device.type != "cpu":
+        return x.sqrt()
+    if x.dtype == torch.float32:
+        return x.double().sqrt().float()
     root = x.sqrt()
     high = root * (2.0**27 + 1)
     high = high - (high - root)

@@ -10,7 +10,7 @@ import numpy as np
 from sparsewire import kernels
 from sparsewire.codecs.contract import Entries
 from sparsewire.kernels import Array
-from sparsewire.kernels.device import landed
+from sparsewire.kernels.device import Dense, landed
 
 from ..places import BLOCK, in_cache, same_memory
 
@@ -34,11 +34,11 @@ class StepMean:
             return self.indices, self.values
         return kernels.of(self.values).threshold(self.values, 1)
 
-    def add_to(self, out: Array, factor: float) -> None:
+    def add_to(self, out: Dense, factor: float) -> None:
         if self.indices is None and same_memory(self.values, out):
             _add_dense(out, self.values, factor) if kernels.on_host(out) else out.add_nonzero(self.values, factor)
         else:
-            ((indices, values),) = landed([self.entries]) if kernels.on_host(out) else [self.entries]
+            ((indices, values),) = landed([self.entries])
             kernels.of(out).scatter_add(out, indices, values, factor)
 
     def scaled(self, factor: float) -> StepMean:
