@@ -16,6 +16,7 @@ from sparsewire.kernels.device import (  # noqa: E402
     Candidates,
     crossing,
     landed,
+    torch_select,
     trimmed,
 )
 from sparsewire.kernels.device.array import DeviceArray  # noqa: E402
@@ -89,3 +90,14 @@ def test_a_threshold_has_the_hosts_entries_and_waits_twice_for_several_tensors(s
         assert indices.dtype == expected.dtype and indices.tobytes() == expected.tobytes()
         assert values.tobytes() == numbers.tobytes()
     assert seen.waits == 2
+
+
+def test_devices_that_do_not_list_flags_have_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = torch.tensor([False, True, True, False, True])
+    places = torch_select._places(flags, 3)
+
+    def missing(*args: Any, **settings: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(torch, "nonzero_static", missing)
+    assert torch_select._places(flags, 3).tolist() == places.tolist() == [1, 2, 4]

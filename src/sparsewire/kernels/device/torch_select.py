@@ -109,9 +109,18 @@ def reaching(x: Tensor, edge: int | Tensor) -> tuple[Tensor, Callable[[int], Ent
         reached[at] = magnitude_bits(x[at].to(work_dtype(x))) >= edge
 
     def take(count: int) -> Entries:
-        found = _Compaction(x, count)
-        for at in blocks(x.numel()):
-            found.add(reached[at], x[at].to(work_dtype(x)), at.start)
-        return found.indices[:count], found.values[:count]
+        places = _places(reached, count)
+        return places.to(index_dtype(x)), x[places].to(work_dtype(x))
 
     return reached.sum().view(1), take
+
+
+def _places(flags: Tensor, count: int) -> Tensor:
+    """Where the flags are set, of which there are `count`: nobody waits for their number."""
+    try:
+        return torch.nonzero_static(flags, size=count).view(-1)
+    except NotImplementedError:  # on devices that do not have it
+        places = torch.empty(count + 1, dtype=torch.int64, device=flags.device)
+        position = torch.where(flags, flags.cumsum(0) - 1, count)
+        places[position] = torch.arange(flags.numel(), device=flags.device)
+        return places[:count]
