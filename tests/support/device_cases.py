@@ -60,6 +60,9 @@ FOURIER: dict[str, dict[str, Any]] = {
     "reduce-scatter": {
         "scheme": "topk(5%) | transform=fft | memory=gain(0.9) | exchange=reduce_scatter", "momentum": 0.9,
     },
+    "a support by one rank": {
+        "scheme": "topk(5%) | transform=fft | memory=residual | exchange=shared(support=leader)",
+    },
     "threshold after dense steps": {
         "scheme": "threshold(ratio=5%) | transform=fft | memory=gain(0.9)", "momentum": 0.9, "warmup_steps": 2,
     },

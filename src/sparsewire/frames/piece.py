@@ -107,15 +107,17 @@ class Piece:
         coefficients: Dense
         coefficients, norms = transform.forward_norms(total)
         indices, _ = scheme.select.choose(norms, ctx)
-        if hasattr(indices, "gathered"):
-            indices = values = indices.gathered(lambda places: coefficients.entries(places, transform.width))
-        else:
-            values = coefficients.entries(indices, transform.width)
 
         def at(where: Array) -> Array:
             numbers: Array = coefficients[elements(where, transform.width)]
             return numbers
 
+        if isinstance(indices, np.ndarray):  # it has been landed already
+            values = at(indices)
+        elif hasattr(indices, "gathered"):
+            indices = values = indices.gathered(lambda places: coefficients.entries(places, transform.width))
+        else:
+            values = coefficients.entries(indices, transform.width)
         return Selection(indices, values, at, self.shape, transform.width, transform)
 
     def _select_sparse(self, x: Sparse, scheme: Scheme) -> Selection:
