@@ -13,9 +13,9 @@ from strategies import EXCHANGES, same_bits
 from trainings import NAMES, averager, gradients, residuals, train
 
 import sparsewire as sw
-from sparsewire.codecs.contract import Energy
 from sparsewire.codecs.memory import Gain, Residual
 from sparsewire.comm import Communicator, run_ranks
+from sparsewire.kernels.device.host import KnownPair
 from sparsewire.training.residuals.gain import StepGain
 
 # --- the rule ---
@@ -71,7 +71,7 @@ def test_the_share_rises_at_once_and_falls_slowly_and_the_gain_stays_within_its_
     assert one.own == 1  # nothing is known
     for sent, share, own in [(1, 0.01, 4), (25, 0.25, 2), (0, 0.245, 2069 / 1024), (200, 1, 1), (0, 0.98, 1034 / 1024)]:
         one.clear()
-        one.note(Energy(100.0, float(sent)))
+        one.note(KnownPair((100.0, float(sent))))
         one.follow(dense=False)
         assert one.share == pytest.approx(share) and one.own == own
     one.clear()
@@ -84,7 +84,7 @@ def test_the_share_rises_at_once_and_falls_slowly_and_the_gain_stays_within_its_
 
 def test_tensors_may_come_in_any_order() -> None:
     """Engines bundle them anew: a sum that depended on the order would not resume to the bit."""
-    energies, shares = [Energy(number, 0.1 * number**2) for number in (0.1, 0.3, 0.7, 1.9, 3.3)], set()
+    energies, shares = [KnownPair((number, 0.1 * number**2)) for number in (0.1, 0.3, 0.7, 1.9, 3.3)], set()
     for order in itertools.permutations(energies):
         one = StepGain(Gain())
         for energy in order:

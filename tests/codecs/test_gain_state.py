@@ -12,9 +12,9 @@ from strategies import BACKENDS, make, same_bits, using
 from trainings import NAMES, averager, gradients, put_groups, residuals, train
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Energy
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import InputError
+from sparsewire.kernels.device.host import KnownPair
 from sparsewire.training.residuals.reshard import reshard
 
 
@@ -79,7 +79,7 @@ def test_an_error_leaves_the_share_as_it_was() -> None:
         train(one, comm, range(2))
         before = one.state_dict()["gain"]
         one.put(gradients(comm, 2))
-        one._gain.note(Energy(1.0, 1.0))
+        one._gain.note(KnownPair((1.0, 1.0)))
         one.abandon()
         one._gain.follow(dense=False)
         assert one.state_dict()["gain"] == before

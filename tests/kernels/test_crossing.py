@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,15 @@ def test_what_goes_up_is_there_for_the_kernels_behind_it(engine: mock_streams.En
     engine.launch(lambda: total.add_(up))
     assert not total.any()
     assert crossing.down(total)[0].tolist() == [3, 4]
+
+
+def test_what_another_thread_has_read_stays_read(engine: mock_streams.Engine) -> None:
+    landing, other = crossing.later(torch.ones(2)), crossing.later(torch.ones(1))
+    reader = threading.Thread(target=landing.read)
+    reader.start()
+    reader.join()
+    assert other.read()[0].tolist() == [1]
+    assert landing.read()[0].tolist() == [1, 1]
 
 
 def test_a_copy_that_does_not_wait_is_caught(

@@ -13,7 +13,7 @@ from sparsewire.cli.entry import main
 torch = pytest.importorskip("torch")
 from sparsewire.codecs.scheme import scheme  # noqa: E402
 from sparsewire.kernels.device import load, torch_ops  # noqa: E402
-from sparsewire.lab.advise.device import Device, on_device  # noqa: E402
+from sparsewire.lab.advise.device import FOURIER, Device, on_device  # noqa: E402
 from sparsewire.lab.device import bench, laws, parity, selfcheck  # noqa: E402
 from sparsewire.lab.device.traffic import counted  # noqa: E402
 from sparsewire.planning.cost.coded import Speeds  # noqa: E402
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laws, "SCHEMES", {name: laws.SCHEMES[name] for name in ("residual", "gain")})
+    monkeypatch.setattr(laws, "SCHEMES", {name: laws.SCHEMES[name] for name in ("residual", "gain", "rows", "fft")})
     monkeypatch.setattr(parity, "SIZES", (1, 4097))
 
 
@@ -107,6 +107,14 @@ def test_advice_for_a_gpu_counts_its_passes_and_what_crosses() -> None:
     assert there[entries].front == pytest.approx(9.6 / 1.5e12 + 0.01 * 8 / 25e9 + 0.01 * 1e-8)
     assert there[entries].back == pytest.approx(16.4 / 1.5e12 + 4 * 0.01 * 8 / 25e9)
     assert there[whole].front == pytest.approx(3e-9 + 4 / 25e9) and there[whole].back == pytest.approx(2e-9 + 4 / 25e9)
+
+
+def test_advice_for_a_gpu_counts_transforms_there() -> None:
+    plain, turned = (scheme(f"topk(1%) | {more}memory=residual") for more in ("", "transform=fft | "))
+    host = dict.fromkeys((plain, turned), Codecs(3e-9, 2e-9, 1.0, 0.01, Speeds(1e-8, *[0.0] * 10)))
+    there = on_device(host, Device("cuda", 25e9, 1.5e12), ranks=4)
+    assert there[turned].front - there[plain].front == pytest.approx(FOURIER / 1.5e12)
+    assert there[turned].back == there[plain].back
 
 
 def test_advice_says_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,8 +140,10 @@ def test_a_step_is_what_lies_between_two_ends():
     times.bucket(7, 28)
     times.span(10.5)  # … 12.5
     times.span(11.5)  # … 14.0, at the same time in part
-    sample = times.begin()
-    assert sample == Sample(11.0, 7.0, 3.5, (BucketTiming(0.0, 5, 20), BucketTiming(1.0, 7, 28)))
+    timed = times.begin()
+    assert timed is not None and timed.sample() == Sample(
+        11.0, 7.0, 3.5, (BucketTiming(0.0, 5, 20), BucketTiming(1.0, 7, 28))
+    )
     times.clear()
     assert times.begin() is None and times.take() is None
 
@@ -154,5 +156,6 @@ def test_the_end_of_a_step_on_the_communication_thread_is_noted():
     times.begin()
     times.bucket(5, 20)
     times.end(0.7)
-    assert times.take() == Sample(5.0, 4.0, 0.7, (BucketTiming(0.0, 5, 20),))
+    timed = times.take()
+    assert timed is not None and timed.sample() == Sample(5.0, 4.0, 0.7, (BucketTiming(0.0, 5, 20),))
     assert times.take() is None and times.begin() is None

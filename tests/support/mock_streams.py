@@ -18,34 +18,54 @@ from sparsewire.kernels.device import crossing
 
 
 class Stream:
-    """A queue of work; a wait is work that brings another stream to a point."""
+    """A queue of work; a wait is work that brings another stream to a point. `time` is when what has run ended."""
 
     def __init__(self, device: Any = None) -> None:
         self.queue: list[Callable[[], Any]] = []
-        self.done = 0
+        self.done, self.time = 0, 0.0
+        self.times = [0.0]  # behind each piece of work
 
     def run(self, until: int) -> None:
         while self.done < until:
             self.done += 1
             self.queue[self.done - 1]()
+            self.times.append(self.time)
 
     def wait_event(self, event: Event) -> None:
         stream, place = event.stream, event.place
-        self.queue.append(lambda: stream.run(place))
+        self.queue.append(lambda: self._follow(stream, place))
 
     def wait_stream(self, other: Stream) -> None:
         place = len(other.queue)
-        self.queue.append(lambda: other.run(place))
+        self.queue.append(lambda: self._follow(other, place))
+
+    def _follow(self, other: Stream, place: int) -> None:
+        other.run(place)
+        self.time = max(self.time, other.times[place])
+
+    def pass_time(self, seconds: float) -> None:
+        self.time += seconds
 
 
 class Event:
-    """A point in a stream."""
+    """A point in a stream, and when it was reached."""
 
-    def __init__(self) -> None:
-        self.stream, self.place = Stream(), 0
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.stream, self.place, self.time = Stream(), 0, 0.0
+        self._is_timed = enable_timing
 
     def record(self, stream: Stream) -> None:
+        stream.queue.append(self._reach)
         self.stream, self.place = stream, len(stream.queue)
+
+    def _reach(self) -> None:
+        self.time = self.stream.time
+
+    def elapsed_time(self, later: Event) -> float:
+        """In milliseconds, of events that have been reached."""
+        assert self._is_timed and later._is_timed, "events without enable_timing have no time"
+        assert all(event.stream.done >= event.place for event in (self, later)), "an event has not been reached"
+        return 1e3 * (later.time - self.time)
 
     def synchronize(self) -> None:
         self.stream.run(self.place)
@@ -75,9 +95,10 @@ class Engine:
         finally:
             self.current = before
 
-    def launch(self, kernel: Callable[[], Any]) -> None:
-        """Queues work where the caller works."""
-        self.current.queue.append(kernel)
+    def launch(self, kernel: Callable[[], Any], seconds: float = 0.0) -> None:
+        """Queues work of so many seconds where the caller works."""
+        stream = self.current
+        stream.queue += [kernel, lambda: stream.pass_time(seconds)]
 
     def _copy(self, out: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         self.launch(lambda: out.copy_(tensor))

@@ -6,6 +6,8 @@ import io
 import time
 from typing import Any
 
+import mock_streams
+import pytest
 import scenes_state
 import torch
 from scenes_attach import Ledger, backward, build, descend, step_alike
@@ -17,6 +19,7 @@ from sparsewire.planning.cost.coded import Speeds
 from sparsewire.planning.cost.step import Codecs, coding
 from sparsewire.torch import Auto, attach, local_steps
 from sparsewire.torch.ddp import auto_link
+from sparsewire.torch.ddp.streams import step_timer
 
 SCRIPT = {4: 1, 8: 0, 11: 2, 14: 1, 17: 0}  # from which step on which way
 AUTO = "auto(ratio=5%)"
@@ -185,6 +188,26 @@ def chooses_alone(stage: Stage) -> tuple[str, list[dict[str, Any]], int]:
         stage.assert_same(wired.module)
         stats = link.stats()["auto"]
     return stats["choice"], stats["switches"], sum("auto: from step" in line for line in lines)
+
+
+def is_timed_by_events(stage: Stage) -> tuple[str, int]:
+    """The same by the events of a device whose time passes in dense exchanges alone, whatever the host's clock says."""
+    with pytest.MonkeyPatch.context() as patch:
+        engine, wired = mock_streams.Engine(patch), stage.ddp(build(), bucket_cap_mb=0.005)
+        with attach(wired, AUTO, optimizer=None) as link:
+            link.times = step_timer([torch.device("cuda", 0)])
+            span = link.times.span
+
+            def slow(begun: Any) -> None:
+                engine.launch(lambda: None, 1.0)
+                span(begun)
+
+            link.times.span = slow
+            for step in range(6):
+                backward(stage, wired, step)
+                descend(wired.module)
+            stats = link.stats()["auto"]
+    return stats["choice"], len(stats["switches"])
 
 
 def refuses(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 import sys
@@ -18,7 +19,8 @@ from torch_ranks import Stage, assert_same_state, same_bits
 from sparsewire.exchange import rider
 from sparsewire.kernels.device import crossing
 from sparsewire.torch import Link, attach
-from sparsewire.torch.ddp.device_path import VARIABLE
+from sparsewire.torch.ddp.device_path import VARIABLE, DevicePath
+from sparsewire.torch.ddp.fourier import TorchFourier
 from sparsewire.torch.group import CommGroup
 from sparsewire.training import buffer_pieces
 
@@ -43,6 +45,20 @@ def forced(stage: Stage, played: str, **settings: Any) -> Any:
     module, name = played.split(".")
     with device_path("force"):
         return getattr(importlib.import_module(f"scenes_{module}"), name)(stage, **settings)
+
+
+@contextlib.contextmanager
+def transforms_of_torch(opening: str, really: bool) -> Iterator[None]:
+    """Links that a module opens meanwhile have their Fourier transforms from torch, on both paths."""
+
+    def engine(comm: Any, plans: Any, parameters: Any) -> TorchFourier:
+        device = torch.device("cpu")
+        return TorchFourier(device, on_device=bool(DevicePath().kind([device])))
+
+    with pytest.MonkeyPatch.context() as patch:
+        if really:
+            patch.setattr(importlib.import_module(opening), "fourier_for", engine)
+        yield
 
 
 class Training:
@@ -94,14 +110,16 @@ def equals_host(stage: Stage, landed: int | None = None, **settings: Any) -> Non
 def _equals_host(
     stage: Stage, scheme: str = "topk(5%) | memory=residual", kind: str = "plain", dtype: str = "", steps: int = 5,
     mixed: bool = False, momentum: float = 0.0, rates: list[float] | None = None, one_bucket: bool = False,
-    **settings: Any,
+    by_torch: bool = False, **settings: Any,
 ) -> None:  # fmt: skip
-    """`mixed`: of the second training, only even ranks take the path of devices."""
+    """`mixed`: of the second training, only even ranks take the path of devices. `by_torch`: all Fourier transforms are
+    torch's, as libraries round differently."""
     path = "off" if mixed and stage.rank % 2 else "force"
-    host, there, back = (
-        Training(stage, one, kind, dtype, scheme, momentum, rates or [0.05], one_bucket, **settings)
-        for one in ("off", path, "off")
-    )
+    with transforms_of_torch("sparsewire.torch.ddp.opening", by_torch):
+        host, there, back = (
+            Training(stage, one, kind, dtype, scheme, momentum, rates or [0.05], one_bucket, **settings)
+            for one in ("off", path, "off")
+        )
     host.train(steps)
     with crossing.watched() as seen:
         there.train(steps)
@@ -115,6 +133,31 @@ def _equals_host(
         training.train(steps + 2)
     there.assert_same(host)
     for training in (host, there, back):
+        training.link.detach()
+
+
+def is_close_to_host(stage: Stage, scheme: str, momentum: float, steps: int = 3) -> None:
+    """Transforms that a device computes round differently: weights are close, and a state goes on to the bit."""
+    host, there, again = (
+        Training(stage, path, "plain", "", scheme, momentum, [0.05], False) for path in ("off", "force", "force")
+    )
+    host.train(steps)
+    with crossing.watched() as seen:
+        there.train(steps)
+    sizes = [parameter.numel() for parameter in there.model.parameters()]
+    assert max(seen.down) < 4 * max(sizes), "no gradient crosses whole"
+    theirs = host.model.module.state_dict()
+    for name, parameter in there.model.module.state_dict().items():
+        torch.testing.assert_close(parameter, theirs[name], rtol=1e-3, atol=1e-3, msg=name)
+        assert all(same_bits(part, parameter) for part in stage.everyones(parameter)), name
+    again.model.load_state_dict(there.model.state_dict())
+    again.optimizer.load_state_dict(copy.deepcopy(there.optimizer.state_dict()))
+    again.link.load_state_dict(there.link.state_dict())
+    again.step = steps
+    for training in (there, again):
+        training.train(steps + 3)
+    again.assert_same(there)
+    for training in (host, there, again):
         training.link.detach()
 
 

@@ -33,9 +33,9 @@ class Run:
     """A sharded model, its optimizer and its link."""
 
     def __init__(self, stage: Stage, replicas: int, shards: int, scheme: str | None = SCHEME, kind: str = "sgd",
-                 seed: int = 7, **settings: Any) -> None:  # fmt: skip
+                 seed: int = 7, built: dict[str, Any] | None = None, **settings: Any) -> None:  # fmt: skip
         self.stage, self.mesh, self.step = stage, mesh_of(replicas, shards), 0
-        self.model = build(self.mesh, seed=seed)
+        self.model = build(self.mesh, seed=seed, **(built or {}))
         parameters = self.model.parameters()
         self.optimizer = OPTIMIZERS[kind](parameters)
         settings = {"optimizer": self.optimizer, "dense_below": 40, **settings}

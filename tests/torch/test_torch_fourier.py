@@ -20,6 +20,7 @@ import sparsewire as sw
 from sparsewire.codecs.contract import Transform
 from sparsewire.codecs.transform import DCT, FFT, computed_by
 from sparsewire.comm import run_ranks
+from sparsewire.torch.ddp.device_path import VARIABLE
 from sparsewire.torch.ddp.fourier import TorchFourier, fourier_for
 
 ENGINE = TorchFourier(torch.device("cpu"))
@@ -121,3 +122,15 @@ def test_other_schemes_ask_nobody() -> None:
         return fourier_for(comm, [sw.scheme("topk(1%)")], [])  # type: ignore[arg-type]
 
     assert run_ranks(2, ask) == [None, None]
+
+
+@pytest.mark.parametrize(("setting", "device", "there"), [("force", "cpu", True), ("auto", "cpu", None),
+                                                         ("auto", "cuda", True), ("off", "cuda", False)])  # fmt: skip
+def test_gradients_that_stay_on_a_device_are_transformed_there(
+    setting: str, device: str, there: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, setting)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace())
+    plans, parameters = [sw.scheme("superneurons")], [SimpleNamespace(device=torch.device(device))]
+    for found in run_ranks(2, lambda comm: fourier_for(comm, plans, parameters)):  # type: ignore[arg-type]
+        assert (found and found.on_device) is there

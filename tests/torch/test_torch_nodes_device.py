@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
-from device_cases import CASES
+from device_cases import CASES, FOURIER
 from torch_pool import Pool
 
 pytestmark = pytest.mark.timeout(240)  # four ranks to start
@@ -25,6 +25,11 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 @pytest.mark.parametrize("case", CASES)
 def test_machines_on_devices_have_the_bits_of_the_host(four: Pool, case: str) -> None:
     four.play("device.equals_host", nodes=2, **CASES[case])
+
+
+@pytest.mark.parametrize("case", ["gain", "gmc at several rates, per bucket"])
+def test_so_they_have_with_transforms_of_torch(four: Pool, case: str) -> None:
+    four.play("device.equals_host", nodes=2, by_torch=True, **FOURIER[case])
 
 
 @pytest.mark.parametrize("case", ["dgc in bfloat16", "clipped, bfloat16", "a schedule after dense steps"])
@@ -47,8 +52,7 @@ def test_accelerators_add_up_in_groups_of_the_models_engine(four: Pool, case: st
 @pytest.mark.parametrize("per", ["parameter", "model"])
 def test_only_selected_entries_cross(four: Pool, per: str) -> None:
     """Of a part, as of a bucket without machines; what a machine adds up and shares does not."""
-    waits = 3 if per == "model" else 1
-    four.play("device.crosses_little", scheme="topk(5%) | memory=residual", waits=waits, select_per=per, nodes=2)
+    four.play("device.crosses_little", scheme="topk(5%) | memory=residual", waits=1, select_per=per, nodes=2)
 
 
 def test_ranks_that_cannot_all_stay_on_devices_add_up_on_the_host(four: Pool) -> None:

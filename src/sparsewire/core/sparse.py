@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sparsewire import kernels
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array, index_dtype
+from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import recycled
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -88,6 +89,9 @@ class Domain(Protocol):
 
     @property
     def width(self) -> int: ...
+
+    @property
+    def on_device(self) -> bool: ...
 
     def size(self, numel: int) -> int: ...
 
@@ -214,6 +218,14 @@ class Sparse:
         entries(out, self.width)[self.indices] = entries(self.work_values, self.width)
         return out
 
+    def flat_beside(self, like: Dense) -> Dense:
+        """`flat` in memory of its own where another array lies, if the transform can be undone there."""
+        if kernels.on_host(like) or self.transform is None or not self.transform.on_device:
+            return self.flat()
+        coefficients = like.zeros_beside(self.size * self.width)
+        coefficients.put_entries(self.indices, self.work_values, self.width)
+        return self.transform.inverse(coefficients, self.numel)
+
     def __repr__(self) -> str:
         rows = f" of {self.width} numbers" if self.width > 1 else ""
         return f"Sparse({self.count} of {self.size} entries{rows}, shape={self.shape}, dtype={self.dtype})"
@@ -225,10 +237,12 @@ def entries(numbers: Array, width: int) -> Array:
     return numbers.view(np.result_type(numbers.dtype, np.complex64)) if pairs else numbers.reshape(-1, width)
 
 
-def magnitudes(numbers: Array, width: int) -> Array:
+def magnitudes(numbers: Dense, width: int) -> Dense:
     """What entries are compared by: their numbers, or the norms of several."""
     if width == 1:
         return numbers
+    if not kernels.on_host(numbers):
+        return numbers.row_norms(width)
     out = recycled(numbers.size // width, numbers.dtype)
     kernels.row_norms(out, numbers, width)
     return out
@@ -244,6 +258,11 @@ def elements(indices: Array, width: int) -> Array:
         return indices
     first = indices.astype(np.int64) * width
     return (first[:, None] + np.arange(width)).reshape(-1)
+
+
+def element_entries(sparse: Sparse) -> tuple[Array, Array]:
+    """The elements of a `Sparse` without a transform, and their numbers in the work dtype."""
+    return elements(sparse.indices, sparse.width), sparse.work_values
 
 
 def merged(supports: Sequence[Array]) -> Array:

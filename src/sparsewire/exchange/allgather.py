@@ -14,12 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsewire import kernels
+from sparsewire.codecs.contract import Entries
 from sparsewire.comm import Communicator
-from sparsewire.core.sparse import Sparse, work_dtype
+from sparsewire.core.sparse import Sparse, elements, work_dtype
 from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.seal import Sealed
 from sparsewire.frames.wire import pack_message
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import scratch
 
 from .base import Exchange, ExchangeContext, Outcome
@@ -88,7 +90,7 @@ class Gathered(Outcome):
 
     def __init__(self, rank: int, parts: Sequence[Sparse], stay_sparse: bool, rule: str = "all") -> None:
         self.sent, self._rule = parts[rank], rule
-        self.on_device = self.sent.transform is None
+        self.on_device = self.sent.transform is None or self.sent.transform.on_device
         self.finite = all(kernels.all_finite(part.work_values) for part in parts)
         self._parts: Sequence[Sparse] = parts
         self._mean: Array | None = None
@@ -110,15 +112,26 @@ class Gathered(Outcome):
 
     def mean_into(self, out: Array) -> None:
         if self.sent.transform is not None:
-            coefficients = self._mean
-            if coefficients is None:
-                coefficients = scratch(self.sent.size * self.sent.width, self._dtype)
-                self._accumulate(coefficients)
-            out[:] = self.sent.transform.inverse(coefficients, out.size)
+            out[:] = self.sent.transform.inverse(self._coefficients(out), out.size)
         elif self._mean is not None:
             out[:] = self._mean
         else:
             self._accumulate(out)
+
+    def _coefficients(self, like: Dense) -> Dense:
+        """The mean's, where an array lies."""
+        size = self.sent.size * self.sent.width
+        if not kernels.on_host(like):
+            coefficients = like.zeros_beside(size)
+            if self._mean is not None:
+                coefficients[:] = self._mean
+        elif self._mean is not None:
+            return self._mean
+        else:
+            coefficients = scratch(size, self._dtype)
+        if self._mean is None:
+            self._accumulate(coefficients)
+        return coefficients
 
     def mean_sparse(self) -> Sparse:
         if self._mean is not None:
@@ -126,6 +139,14 @@ class Gathered(Outcome):
             indices = np.flatnonzero(rows.any(axis=1)).astype(kernels.index_dtype(self.sent.size))
             return self.sent.like(indices, rows[indices].reshape(-1))
         return self.sent.like(*combine(self._parts, self._rule))
+
+    def mean_entries(self) -> Entries | None:
+        if self.sent.transform is not None:
+            return None
+        if self._mean is not None:
+            return kernels.threshold(self._mean, 1, threads=kernels.threads)
+        indices, values = combine(self._parts, self._rule)
+        return elements(indices, self.sent.width), values
 
     def mean_parts(self) -> tuple[Sequence[Sparse], float]:
         if self._mean is not None or self._rule != "all":

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sparsewire.codecs.contract import Context, ExchangeCodec, Select
+from sparsewire.codecs.contract import Context, Entries, ExchangeCodec, Select
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
-from sparsewire.core.sparse import Sparse, held
+from sparsewire.core.sparse import Sparse, element_entries, held
 from sparsewire.errors import SchemeError
 from sparsewire.frames.piece import Piece, Selected, land, showing
 from sparsewire.frames.seal import Sealed, Selection
@@ -152,6 +152,11 @@ class Outcome(ABC):
     def mean_sparse(self) -> Sparse:
         """The mean where any rank sent something, in the domain of the scheme's transform."""
 
+    def mean_entries(self) -> Entries | None:
+        """The elements of the mean and their numbers, as `mean_into` writes them; None where these are not known, or a
+        transform spreads them over all."""
+        return None
+
     def mean_parts(self) -> tuple[Sequence[Sparse], float]:
         """(parts, factor): the mean is the factor times the sum of the parts, which need not be added up yet."""
         return [self.mean_sparse()], 1.0
@@ -173,14 +178,17 @@ class SparseMean(Outcome):
 
     def __init__(self, sent: Sparse, mean: Sparse, finite: bool, dtype: str) -> None:
         self.sent, self.finite, self._mean, self._dtype = sent, finite, mean, dtype
-        self.on_device = mean.transform is None
+        self.on_device = mean.transform is None or mean.transform.on_device
 
     def mean_into(self, out: Array) -> None:
         if self._mean.transform is None:
             combine_into(out, [self._mean], "all")
         else:
             with np.errstate(invalid="ignore"):
-                out[:] = self._mean.flat()
+                out[:] = self._mean.flat_beside(out)
+
+    def mean_entries(self) -> Entries | None:
+        return None if self._mean.transform is not None else element_entries(self._mean)
 
     def mean_sparse(self) -> Sparse:
         mean, numbers = self._mean, held(self._mean.work_values, self._dtype)

@@ -59,14 +59,16 @@ class DenseFeedback(_Feedback):
         if entries is not None:
             kernels.of(array).scatter_add(array, *entries, -1.0)
         else:
-            array -= self.sent.flat()
+            array -= self.sent.flat_beside(array)
 
     def add_mean(self, array: Array, factor: float) -> None:
         mean = self.delivery.mean_sparse()
         if mean.transform is None:
             kernels.of(array).scatter_add(array, elements(mean.indices, mean.width), mean.work_values, factor)
         else:
-            array += mean.flat() * array.dtype.type(factor)
+            added = mean.flat_beside(array)
+            added *= array.dtype.type(factor)
+            array += added
 
     def mean_entries(self) -> tuple[Sequence[Entries], float] | None:
         if self.sent.transform is not None:

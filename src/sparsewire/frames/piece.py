@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparsewire import kernels
-from sparsewire.codecs.contract import Context, State
+from sparsewire.codecs.contract import Context, State, Transform
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.codecs.select import NotFinite
 from sparsewire.core.mask import Mask
 from sparsewire.core.rng import derive_key
-from sparsewire.core.sparse import Sparse, entries, merged
+from sparsewire.core.sparse import Sparse, elements, entries, merged
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
-from sparsewire.kernels.device import Energies, landed
+from sparsewire.kernels.device import Dense, Energies, landed
 
 from .feedback import Delivery, DenseFeedback, SparseFeedback
 from .seal import Sealed, Selection, seal
@@ -82,11 +82,15 @@ class Piece:
         assert not isinstance(x, Sparse)
         if state is None:
             return Selection(*entries, x.__getitem__, self.shape)
-        return Selection(*entries, lambda at: memory.total(_gathered(state, at, 1), x[at]).copy(), self.shape)
+        return Selection(*entries, lambda at: memory.total_at(state, x, at), self.shape)
 
     def _select_coefficients(self, x: Array, scheme: Scheme, ctx: Context) -> Selection:
         state, transform = self._state(scheme), scheme.transform.fitted(self.shape)
-        total = kernels.to_host(x if state is None else scheme.memory.total(state, x))
+        total = x if state is None else scheme.memory.total(state, x)
+        if not kernels.on_host(total):
+            if transform.on_device and scheme.select.on_device:
+                return self._select_there(total, transform, scheme, ctx)
+            total = kernels.to_host(total)
         coefficients, norms = transform.forward_norms(total)
         indices, _ = scheme.select.choose(norms, ctx)
         rows = entries(coefficients, transform.width)
@@ -97,6 +101,24 @@ class Piece:
             return rows[where].view(coefficients.dtype).reshape(-1)
 
         return Selection(indices, at(indices), at, self.shape, transform.width, transform)
+
+    def _select_there(self, total: Dense, transform: Transform, scheme: Scheme, ctx: Context) -> Selection:
+        """Coefficients of a device's gradient, of which only those that are selected will cross."""
+        coefficients: Dense
+        coefficients, norms = transform.forward_norms(total)
+        indices, _ = scheme.select.choose(norms, ctx)
+
+        def at(where: Array) -> Array:
+            numbers: Array = coefficients[elements(where, transform.width)]
+            return numbers
+
+        if isinstance(indices, np.ndarray):  # it has been landed already
+            values = at(indices)
+        elif hasattr(indices, "gathered"):
+            indices = values = indices.gathered(lambda places: coefficients.entries(places, transform.width))
+        else:
+            values = coefficients.entries(indices, transform.width)
+        return Selection(indices, values, at, self.shape, transform.width, transform)
 
     def _select_sparse(self, x: Sparse, scheme: Scheme) -> Selection:
         """A `Sparse` is sent as it is; the memory takes part at its entries, the rest of it waits."""
@@ -178,12 +200,9 @@ def showing(scheme: Scheme) -> Scheme:
 def _gathered(state: State, where: Array, width: int) -> State:
     """The buffers' parts at some entries."""
     return {
-        name: kept.at(where) if isinstance(kept, Sparse) else _rows(kept, where, width) for name, kept in state.items()
+        name: kept.at(where) if isinstance(kept, Sparse) else kept.reshape(-1, width)[where].reshape(-1)
+        for name, kept in state.items()
     }
-
-
-def _rows(kept: Array, where: Array, width: int) -> Array:
-    return kept.reshape(-1, width)[where].reshape(-1) if kernels.on_host(kept) else np.asarray(kept[where])
 
 
 def _scattered(kept: Array | Sparse, where: Array, values: Array, like: Sparse) -> Array | Sparse:

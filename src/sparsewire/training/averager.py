@@ -112,7 +112,7 @@ class Averager(TrainingState):
         lands, context = self.nodes.across.engine is None or self._rides(plan), self._context(plan)
         pending = [self._pieces.cut(buffer, plan, lands) for buffer in buffers]
         if self.settings.select_per == "model":
-            self._model.scan(pending, plan, self.clock)
+            self._model.scan(pending, plan, self.clock, lambda buffer: self._pieces.hold_back(buffer, plan))
         else:
             pieces = [piece for buffer in pending for piece in buffer.pieces]
             offers = context.select(pieces)

@@ -41,7 +41,7 @@ class BufferPieces:
         idle = without_gradient(members, numbers, sampled=True)
         pieces = [self._piece(segment, numbers, buffer.dtype, plan) for segment in layout.segments]
         pending = PendingBuffer(buffer, layout, pieces, dense, unused, landing=landing, idle=idle)
-        if on_host(numbers) or self._settings.select_per == "model" or not self._idle.isdisjoint(names_of(members)):
+        if on_host(numbers) or not self._idle.isdisjoint(names_of(members)):
             self.hold_back(pending, plan)
         return pending
 

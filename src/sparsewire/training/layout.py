@@ -249,15 +249,20 @@ def clipped(parts: Sequence[Gradients], most: float, whole: Callable[[float], fl
     The norm is largest · rest, of which neither overflows, as the norm itself may. `whole` makes the norm of a gradient
     from that of this rank's shard of it, and is called whatever that is.
     """
-    largest = max((float(kernels.of(array).largest(array)) for array in _arrays(parts)), default=0.0)
+    magnitudes = [kernels.of(array).largest(array) for array in _arrays(parts)]  # a device is waited for once
+    largest = max(map(float, magnitudes), default=0.0)
     if whole is not None:
-        energies = (kernels.of(array).energy(array).read() for array in _arrays(parts))
-        norm = whole(math.sqrt(math.fsum(energies)) if largest < math.inf else math.inf)
+        norm = whole(math.sqrt(_energy(parts)) if largest < math.inf else math.inf)
         return [_scaled(part, most / norm) for part in parts] if most < norm < math.inf else list(parts)
     if not 0 < largest < math.inf:
         return list(parts)
-    rest = math.sqrt(math.fsum(kernels.of(array).energy(array, largest).read() for array in _arrays(parts)))
+    rest = math.sqrt(_energy(parts, largest))
     return [_scaled(part, most / largest / rest) for part in parts] if most / largest < rest else list(parts)
+
+
+def _energy(parts: Sequence[Gradients], unit: float = 1.0) -> float:
+    energies = [kernels.of(array).energy(array, unit) for array in _arrays(parts)]
+    return math.fsum(energy.read() for energy in energies)
 
 
 def _scaled(part: Gradients, factor: float) -> Gradients:

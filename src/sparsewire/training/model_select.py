@@ -14,7 +14,7 @@ the edge decides how much is read, never what is selected; and candidates take t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -65,8 +65,11 @@ class Largest(Select):
 class Candidates:
     """Of the tensors that were scanned, all entries that reach `low`, or at least the `most` largest of them."""
 
-    def __init__(self, most: int, low: float = 0.0) -> None:
+    def __init__(self, most: int, low: float = 0.0, room: dict[str, int] | None = None) -> None:
         self.most, self.low = most, low
+        self._room = (
+            {} if room is None else room
+        )  # by tensor, for what reaches an edge: as many cross with their number
         self.size = self.seen = 0
         self.entries: dict[str, Entries] = {}
 
@@ -84,7 +87,10 @@ class Candidates:
         largest = Largest(self.most * ROOM if self.low else self.most, self.low)
         for piece in pieces:
             piece.begin_select(replace(plan, select=largest), piece.context(plan, 0, 0, 0))
-        for piece, found in zip(pieces, device.trimmed(largest.found), strict=True):
+        room = [self._room.get(piece.name, 0) if self.low else largest.k for piece in pieces]
+        for piece, found in zip(pieces, device.trimmed(largest.found, room), strict=True):
+            if largest.low:
+                self._room[piece.name] = int(found[0].size * 1.25) + 64
             entries = found if self.low == largest.low else _reaching(found, self.low)
             self.entries[piece.name] = entries
             self.size += entries[0].size
@@ -131,6 +137,7 @@ class ModelSelect:
 
     def __init__(self) -> None:
         self.edge, self.size = 0.0, 0
+        self._room: dict[str, int] = {}
         self.clear()
 
     def clear(self) -> None:
@@ -139,16 +146,32 @@ class ModelSelect:
         self._candidates: Candidates | None = None
         self._come, self._next = 0, 0.0
 
-    def scan(self, pending: Sequence[PendingBuffer], plan: Scheme, clock: Clock) -> None:
-        """Buffers whose tensors have come: candidates are looked for, if there is an edge."""
+    def scan(
+        self, pending: Sequence[PendingBuffer], plan: Scheme, clock: Clock,
+        holds: Callable[[PendingBuffer], bool] = lambda buffer: False,
+    ) -> None:  # fmt: skip
+        """Buffers whose tensors have come: candidates are looked for, if there is an edge.
+
+        `holds` takes the buffers of parameters without a gradient out of the step, which a device tells with the
+        candidates: where there are any, those of all that has come are looked for again.
+        """
         self._waiting.append(pending)
+        self._holds = holds
         if self._candidates is None and self.edge > 0:
-            self._candidates = Candidates(_count(plan, self.size), self.edge)
-        pieces = [piece for buffer in pending for piece in buffer.pieces]
-        self._come += sum(int(piece.x.size) for piece in pieces)
-        if self._candidates is not None:
-            with clock("select"):
-                self._candidates.scan_all(pieces, plan)
+            self._candidates = self._empty(plan)
+        self._come += sum(int(piece.x.size) for piece in _pieces(pending))
+        if self._candidates is None:
+            return
+        with clock("select"):
+            self._candidates.scan_all(_pieces(pending), plan)
+            held = [holds(buffer) for buffer in pending]
+            if any(held):
+                self._candidates = self._empty(plan)
+                for earlier in self._waiting:
+                    self._candidates.scan_all(list(_read(earlier)), plan)
+
+    def _empty(self, plan: Scheme) -> Candidates:
+        return Candidates(_count(plan, self.size), self.edge, self._room)
 
     def selected(self, context: ExchangeContext) -> Iterator[tuple[Sequence[PendingBuffer], list[Selected]]]:
         """All that has come, call by call, with its part of the selection."""
@@ -163,6 +186,8 @@ class ModelSelect:
         if candidates is None or min(candidates.most, candidates.size) < count:
             candidates = Candidates(count)
             with clock("select again"):
+                for buffer in (buffer for pending in self._waiting for buffer in pending):
+                    self._holds(buffer)
                 for pending in self._waiting:
                     candidates.scan_all(list(_read(pending)), plan)
         with clock("select"):
@@ -187,6 +212,10 @@ class ModelSelect:
         """Takes over what `saved` gave: it saves work, and changes no result."""
         edge = float(saved.get("edge", 0.0))
         self.edge, self.size = edge if 0 <= edge < math.inf else 0.0, max(0, int(saved.get("size", 0)))
+
+
+def _pieces(pending: Sequence[PendingBuffer]) -> list[Piece]:
+    return [piece for buffer in pending for piece in buffer.pieces]
 
 
 def _read(pending: Sequence[PendingBuffer]) -> Iterator[Piece]:

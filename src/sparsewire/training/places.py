@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,14 @@ def together(arrays: Sequence[Dense]) -> Any:
 def is_used(x: Dense) -> bool:
     """Whether anything of an array is not zero. On a device the host waits for it."""
     return bool(kernels.of(x).has_gradient(x))
+
+
+def change_if_used(x: Dense, change: Callable[[Dense], None]) -> None:
+    """Changes an array in which anything is not zero; on a device nobody waits to know."""
+    if not kernels.on_host(x):
+        x.change_if_used(change)
+    elif is_used(x):
+        change(x)
 
 
 class Unused(Container[str]):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from sparsewire import kernels
 from sparsewire.codecs.memory import Residual
 from sparsewire.codecs.scheme import Scheme
@@ -17,11 +19,11 @@ from sparsewire.exchange import Clock, Outcome
 from sparsewire.kernels import Array
 from sparsewire.kernels.scratch import scratch
 
-from .layout import PendingBuffer, PendingSparse
+from .layout import PendingBuffer, PendingSparse, Segment
 from .nodes.nodes import Flat
 from .places import is_narrow, unfilled
 from .residuals.gain import StepGain
-from .residuals.momentum import left_behind, to_optimizer
+from .residuals.momentum import MeanEntries, left_behind, to_optimizer
 from .residuals.states import States
 from .residuals.step_mean import StepMean
 from .residuals.unsent import flush
@@ -124,11 +126,10 @@ class StepEnd:
         if self.finite and self._scheme.memory.held_momentum:
             with self.clock("hand out"):
                 memory, gain = self._scheme.memory, self.gain.now
-                own = kernels.on_host(numbers) and not pending.in_place
-                dense = {item.name: mean for item, mean in pending.dense} if own else {}
                 self._means |= to_optimizer(
-                    pending.buffer, numbers, dense, self.states, self.settings, memory, gain, self._left
-                )
+                    pending.buffer, numbers, _known(pending, numbers), self.states, self.settings, memory, gain,
+                    self._left,
+                )  # fmt: skip
         if numbers is not stored:
             stored[:] = numbers
         pending.buffer.write(stored)
@@ -145,6 +146,28 @@ def _mean_into(out: Array, outcome: Outcome) -> None:
         mean = scratch(out.size, out.dtype, "mean")
         outcome.mean_into(mean)
         out[:] = mean
+
+
+def _known(pending: PendingBuffer, numbers: Array) -> dict[str, MeanEntries]:
+    """What the next step may need of the means, by parameter: of a dense one all numbers, in memory that nobody else
+    writes to; of a device's also the entries, which the host knows already."""
+    known: dict[str, MeanEntries] = {} if pending.in_place else {item.name: (None, x) for item, x in pending.dense}
+    if not kernels.on_host(numbers):
+        for segment, outcome in zip(pending.layout.segments, pending.outcomes, strict=True):
+            entries = outcome.mean_entries()
+            known |= {} if entries is None else _of_members(segment, *entries)
+    return known
+
+
+def _of_members(segment: Segment, indices: Array, values: Array) -> dict[str, MeanEntries]:
+    """A segment's entries that are not zero, by parameter."""
+    used, found = values != 0, dict[str, MeanEntries]()
+    indices, values = indices[used], values[used]
+    for name, start, stop, _ in segment.spans:
+        first, last = np.searchsorted(indices, (start, stop))
+        places = (indices[first:last] - start).astype(kernels.index_dtype(stop - start))
+        found[name] = places, values[first:last]
+    return found
 
 
 def for_sparse(plan: Scheme) -> Scheme:

@@ -2,7 +2,7 @@
 
 from .base import SLOTS, Codec, Context, text
 from .coding import ByteCodec, IndexCodec, ValueCodec
-from .terms import Energy, Entries, Feedback, Terms, set_product
+from .terms import Entries, Feedback, Terms, set_product
 from .training import ExchangeCodec, LinearMemory, Memory, Select, State, Transform
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "ByteCodec",
     "Codec",
     "Context",
-    "Energy",
     "Entries",
     "ExchangeCodec",
     "Feedback",

@@ -10,21 +10,23 @@ import numpy as np
 
 from sparsewire import kernels
 from sparsewire.kernels import Array
-from sparsewire.kernels.device import Energies
+from sparsewire.kernels.device import Energies, Energy
 from sparsewire.kernels.scratch import scratch
 
 Entries = tuple[Array, Array]  # ascending places, and the values there
 
 
 @dataclass(frozen=True)
-class Energy:
-    """The sum of squares of a compensated gradient, and of the part of it that was sent."""
+class Spread:
+    """The sum of squares of a compensated gradient, and of the part of it that was sent, where a transform spreads
+    that: it is what the rest lacks, as the transform is orthonormal."""
 
-    total: float
-    sent: float
+    whole: Energies
+    rest: Energy
 
     def read(self) -> tuple[float, float]:
-        return self.total, self.sent
+        (total, _), rest = self.whole.read(), self.rest.read()
+        return total, max(0.0, total - rest)
 
 
 class Feedback(Protocol):
@@ -87,19 +89,16 @@ class Terms:
         self._take(waiting, feedback)
 
     def keep_share(self, x: Array, feedback: Feedback, share: float) -> Energies:
-        """Puts residual + x without what was sent, and with a share of the mean, into the residual, in one pass.
-
-        Where a transform spreads what was sent, its energy is what the rest lacks: the transform is orthonormal.
-        """
+        """Puts residual + x without what was sent, and with a share of the mean, into the residual, in one pass."""
         (indices, values), waiting = _sent(x, feedback, apart=True)
         parts, factor = feedback.mean_entries() or ((), 1.0)
         measured = kernels.of(x).compensate_mean(self.residual, x, indices, values, parts, share * factor)
         self._take(waiting, feedback)
         if feedback.sent_entries is not None:
             return measured
-        (total, _), rest = measured.read(), kernels.of(x).energy(self.residual).read()
+        spread = Spread(measured, kernels.of(x).energy(self.residual))
         feedback.add_mean(self.residual, share)
-        return Energy(total, max(0.0, total - rest))
+        return spread
 
     def _take(self, waiting: Entries | None, feedback: Feedback) -> None:
         """Takes off what a pass over the residual has left of what was sent."""

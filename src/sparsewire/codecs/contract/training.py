@@ -69,6 +69,11 @@ class Transform(Codec):
     uses_fourier: ClassVar[bool] = False  # whether it is made of Fourier transforms: coefficients are sums of many
 
     @property
+    def on_device(self) -> bool:
+        """Whether `forward` and `inverse` take a `DeviceArray` here; others get a copy on the host."""
+        return False
+
+    @property
     def width(self) -> int:
         """Numbers per entry."""
         return 1
@@ -160,6 +165,10 @@ class Memory(Codec):
     def total(self, state: State, x: Array) -> Array:
         """The compensated gradient, which the selection sees. Reads only, and returns an array of its own or x."""
 
+    def total_at(self, state: State, x: Array, where: Array) -> Array:
+        """`total` at some elements, as an array of the host."""
+        return self.total({name: kept[where] for name, kept in state.items()}, x[where]).copy()
+
     def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
         """The selection from `total`; in one pass where that is possible."""
         return select.choose(self.total(state, x), ctx)
@@ -182,6 +191,13 @@ class LinearMemory(Memory):
 
     def total(self, state: State, x: Array) -> Array:
         return self.terms(state).total(x)
+
+    def total_at(self, state: State, x: Array, where: Array) -> Array:
+        """Of a device's terms their sum crosses, and not each of them."""
+        if kernels.on_host(x):
+            return super().total_at(state, x, where)
+        terms = self.terms(state)
+        return kernels.of(x).gather_sum(terms.residual, x, where, terms.decay, terms.gain)
 
     def pick(self, select: Select, state: State, x: Array, ctx: Context) -> tuple[Array, Array]:
         if kernels.on_host(x) or select.on_device:

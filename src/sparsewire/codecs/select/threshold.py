@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sparsewire import kernels
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 
 from ..contract import Context, Select
 
@@ -37,15 +39,18 @@ class Threshold(Select):
         edge = self._sampled(x, ctx) if self.value is None else kernels.magnitude_edge(self.value, x.dtype)
         return kernels.of(x).threshold(x, edge)
 
-    def _sampled(self, x: Array, ctx: Context) -> int:
+    def _sampled(self, x: Dense, ctx: Context) -> Any:
+        """The edge, which stays on the device where x lies on one."""
         assert self.ratio is not None
         if x.size == 0:
             return 0
+        where, count = None, min(x.size, SAMPLE)
         if x.size > SAMPLE:
-            sample = x[(kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)).astype(np.int64)]
-        else:
-            sample = kernels.to_host(x)
-        rank = min(sample.size - 1, int((1 - self.ratio) * sample.size))
-        edge = int(np.partition(kernels.magnitude_bits(sample), rank)[rank])
+            where = (kernels.random_bits(ctx.key, 0, SAMPLE) % np.uint64(x.size)).astype(np.int64)
+        rank = min(count - 1, int((1 - self.ratio) * count))
         # Zeros are never wanted, however many there are; and NaN in the sample must not let nothing through.
-        return min(max(edge, 1), kernels.magnitude_edge(np.inf, x.dtype))
+        least, most = 1, kernels.magnitude_edge(np.inf, x.dtype)
+        if not kernels.on_host(x):
+            return x.sampled_edge(where, rank, least, most)
+        sample = x if where is None else x[where]
+        return min(max(int(np.partition(kernels.magnitude_bits(sample), rank)[rank]), least), most)

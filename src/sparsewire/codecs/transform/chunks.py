@@ -12,6 +12,7 @@ import numpy as np
 from sparsewire import kernels
 from sparsewire.core.sparse import entries
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import recycled
 
 from ..contract import Transform
@@ -54,6 +55,10 @@ class Chunked(Transform):
     uses_fourier = True
 
     @property
+    def on_device(self) -> bool:
+        return fourier().on_device
+
+    @property
     @abstractmethod
     def length(self) -> int:
         """Elements of a chunk."""
@@ -77,16 +82,32 @@ class Chunked(Transform):
         return (full * self.numbers(self.length) + self.numbers(rest)) // self.width
 
     def forward(self, x: Array) -> Array:
-        out = recycled(self.size(x.size) * self.width, x.dtype)
+        out: Array = room_beside(x, self.size(x.size) * self.width)
         for group in self._groups(x.size):
-            guarded(self.analyse, x[group.elements], out[group.coefficients], group.chunks)
+            self.coefficients_into(out[group.coefficients], x[group.elements], group.chunks)
         return out
 
     def inverse(self, coefficients: Array, numel: int) -> Array:
-        out = recycled(numel, coefficients.dtype)
+        out: Array = room_beside(coefficients, numel)
         for group in self._groups(numel):
-            guarded(self.restore, coefficients[group.coefficients], out[group.elements], group.chunks)
+            self.elements_into(out[group.elements], coefficients[group.coefficients], group.chunks)
         return out
+
+    @classmethod
+    def coefficients_into(cls, out: Dense, x: Dense, chunks: int) -> None:
+        """Writes the coefficients of whole chunks, wherever they lie."""
+        if kernels.on_host(x):
+            guarded(cls.analyse, x, out, chunks)
+        else:
+            out.transform(cls.id, x, chunks)
+
+    @classmethod
+    def elements_into(cls, out: Dense, coefficients: Dense, chunks: int) -> None:
+        """Writes the chunks that have these coefficients, wherever they lie."""
+        if kernels.on_host(coefficients):
+            guarded(cls.restore, coefficients, out, chunks)
+        else:
+            out.transform_back(cls.id, coefficients, chunks)
 
     def inverse_sparse(self, indices: Array, values: Array, numel: int) -> Array:
         """Coefficients are written out for a few chunks at a time."""
@@ -107,6 +128,11 @@ class Chunked(Transform):
             size = chunks * self.numbers(length)
             yield ChunkGroup(slice(start, start + chunks * length), slice(at, at + size), chunks)
             at += size
+
+
+def room_beside(like: Dense, size: int) -> Dense:
+    """So many numbers of any value in the work dtype, where another array lies."""
+    return recycled(size, like.dtype) if kernels.on_host(like) else like.empty_beside(size)
 
 
 def batches(numel: int, chunk: int) -> Iterator[tuple[int, int, int]]:

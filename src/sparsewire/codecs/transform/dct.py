@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsewire import kernels
 from sparsewire.kernels import Array
+from sparsewire.kernels.device import Dense
 
 from ..contract import Transform
-from .chunks import Chunked, guarded
+from .chunks import Chunked, room_beside
 from .fourier import complex_of, fourier, given_rows
 
 
@@ -89,27 +91,28 @@ class Tiles(Transform):
     rows: int
     columns: int
 
+    @property
+    def on_device(self) -> bool:
+        return fourier().on_device
+
     def size(self, numel: int) -> int:
         return numel
 
     def forward(self, x: Array) -> Array:
-        matrix, out = x.reshape(self.rows, self.columns), np.empty_like(x)
+        out: Array = room_beside(x, x.size)
         for part in self._parts():
-            turned = out[part.coefficients]
-            across = np.empty_like(turned)
-            guarded(DCT.analyse, part.tiles(matrix), across, across.size // part.width)
-            guarded(DCT.analyse, _turned(across, part.height, part.width), turned, across.size // part.height)
+            turned, across = out[part.coefficients], room_beside(x, part.size)
+            DCT.coefficients_into(across, part.tiles(x, self.columns), part.size // part.width)
+            DCT.coefficients_into(turned, _turned(across, part.height, part.width), part.size // part.height)
         return out
 
     def inverse(self, coefficients: Array, numel: int) -> Array:
-        out = np.empty_like(coefficients)
-        matrix = out.reshape(self.rows, self.columns)
+        out: Array = room_beside(coefficients, coefficients.size)
         for part in self._parts():
-            turned = coefficients[part.coefficients]
-            down, flat = np.empty_like(turned), np.empty_like(turned)
-            guarded(DCT.restore, turned, down, down.size // part.height)
-            guarded(DCT.restore, _turned(down, part.width, part.height), flat, flat.size // part.width)
-            part.put(matrix, flat)
+            down, flat = (room_beside(coefficients, part.size) for _ in range(2))
+            DCT.elements_into(down, coefficients[part.coefficients], part.size // part.height)
+            DCT.elements_into(flat, _turned(down, part.width, part.height), part.size // part.width)
+            part.put(out, self.columns, flat)
         return out
 
     def _parts(self) -> Iterator[TilePart]:
@@ -144,12 +147,18 @@ class TilePart:
     def coefficients(self) -> slice:
         return slice(self.start, self.start + self.size)
 
-    def tiles(self, matrix: Array) -> Array:
-        """Tile after tile, row after row."""
-        return np.ascontiguousarray(self._grid(matrix).swapaxes(1, 2)).reshape(-1)
+    def tiles(self, x: Dense, columns: int) -> Dense:
+        """Tile after tile, row after row, of a flat matrix of so many columns."""
+        if not kernels.on_host(x):
+            return x.tiles(columns, self.rows, self.columns, self.height, self.width)
+        return np.ascontiguousarray(self._grid(x.reshape(-1, columns)).swapaxes(1, 2)).reshape(-1)
 
-    def put(self, matrix: Array, tiles: Array) -> None:
-        grid = self._grid(matrix)
+    def put(self, out: Dense, columns: int, tiles: Dense) -> None:
+        """The inverse of `tiles`."""
+        if not kernels.on_host(out):
+            out.put_tiles(columns, self.rows, self.columns, self.height, self.width, tiles)
+            return
+        grid = self._grid(out.reshape(-1, columns))
         grid[:] = tiles.reshape(grid.shape[0], grid.shape[2], self.height, self.width).swapaxes(1, 2)
 
     def _grid(self, matrix: Array) -> Array:
@@ -168,8 +177,10 @@ def _cut(rows: slice, columns: slice, height: int, width: int) -> Iterator[tuple
             yield slice(top, min(rows.stop, top + down)), slice(left, min(columns.stop, left + right))
 
 
-def _turned(tiles: Array, height: int, width: int) -> Array:
+def _turned(tiles: Dense, height: int, width: int) -> Dense:
     """Every tile transposed."""
+    if not kernels.on_host(tiles):
+        return tiles.turned(height, width)
     return np.ascontiguousarray(tiles.reshape(-1, height, width).swapaxes(1, 2)).reshape(-1)
 
 

@@ -49,10 +49,12 @@ class FFT(Chunked):
         _analyse(x, out, scratch(out.size // 2, out.dtype, "norms"), chunks)
 
     def forward(self, x: Array) -> Array:
-        return self.forward_norms(x)[0]
+        return self.forward_norms(x)[0] if kernels.on_host(x) else super().forward(x)
 
     def forward_norms(self, x: Array) -> tuple[Array, Array]:
         """Norms are computed of some chunks at a time, while their spectra are in the cache."""
+        if not kernels.on_host(x):
+            return super().forward_norms(x)
         out, norms = (recycled(self.size(x.size) * numbers, x.dtype) for numbers in (2, 1))
         for group in self._groups(x.size):
             given, at = x[group.elements], group.coefficients

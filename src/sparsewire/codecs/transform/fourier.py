@@ -24,6 +24,10 @@ class Fourier(Protocol):
     @property
     def together(self) -> int: ...
 
+    @property
+    def on_device(self) -> bool:
+        """Whether those of a device's gradient are computed where it lies."""
+
     def forward(self, rows: Array, length: int) -> Array:
         """Half spectra, complex, of real rows that zeros fill up to `length`."""
 
@@ -35,6 +39,7 @@ class NumPyFourier:
     """As many numbers at once as stay in the cache, with their temporaries."""
 
     together = 2**17
+    on_device = False
 
     def forward(self, rows: Array, length: int) -> Array:
         return np.fft.rfft(rows, length, norm="ortho", **_into(len(rows), length // 2 + 1, complex_of(rows.dtype)))

@@ -14,8 +14,9 @@ from zlib import crc32
 import numpy as np
 
 from sparsewire import kernels
+from sparsewire.codecs.contract import Entries
 from sparsewire.comm import Communicator
-from sparsewire.core.sparse import Sparse, elements, work_dtype
+from sparsewire.core.sparse import Sparse, element_entries, work_dtype
 from sparsewire.errors import PeerError
 from sparsewire.frames.piece import Piece, Selected
 from sparsewire.frames.wire import pack_message
@@ -133,6 +134,7 @@ class Scattered(Outcome):
 
     def __init__(self, sent: Sparse, mean: Sparse, finite: bool) -> None:
         self.sent, self.finite, self._mean = sent, finite, mean
+        self.on_device = mean.transform is None or mean.transform.on_device
 
     def arrived(self) -> Array:
         return np.isin(self.sent.indices, self._mean.indices, assume_unique=True)
@@ -141,9 +143,13 @@ class Scattered(Outcome):
         with np.errstate(invalid="ignore"):
             if self._mean.transform is None:
                 out[:] = 0
-                out[elements(self._mean.indices, self._mean.width)] = self._mean.work_values
+                places, numbers = element_entries(self._mean)
+                out[places] = numbers
             else:
-                out[:] = self._mean.flat()
+                out[:] = self._mean.flat_beside(out)
+
+    def mean_entries(self) -> Entries | None:
+        return None if self._mean.transform is not None else element_entries(self._mean)
 
     def mean_sparse(self) -> Sparse:
         return self._mean

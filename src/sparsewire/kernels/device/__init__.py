@@ -57,7 +57,9 @@ def to_host(x: Dense) -> Any:
 
 
 def landed(entries: Sequence[Entries]) -> list[Entries]:
-    """Selected entries as arrays of the host, which waits once for those that lie on a device."""
+    """Selected entries as arrays of the host, which waits once for those that lie on a device; and once more before,
+    if it does not know the number of some."""
+    entries = [pair[1].sized() if hasattr(pair[1], "sized") else pair for pair in entries]
     if all(isinstance(values, np.ndarray) for _, values in entries):
         return list(entries)
     later = importlib.import_module(".crossing", __name__).later
@@ -65,13 +67,28 @@ def landed(entries: Sequence[Entries]) -> list[Entries]:
     return [pair if on_way is None else tuple(on_way.read()) for pair, on_way in zip(entries, waiting, strict=True)]
 
 
-def trimmed(found: Sequence[Candidates]) -> list[Entries]:
-    """The entries that are used of candidates, on the host: first their numbers cross, then so many of them."""
+def trimmed(found: Sequence[Candidates], expected: Sequence[int]) -> list[Entries]:
+    """The entries that are used of candidates, on the host: with their numbers cross as many as are expected of each,
+    and then what there is beyond that."""
     if all(isinstance(one.values, np.ndarray) for one in found):
         return [(one.indices, one.values) for one in found]
-    counts = landed([(one.count, one.count) for one in found])
-    used = zip(found, (int(count[0]) for count, _ in counts), strict=True)
-    return landed([(one.indices[:count], one.values[:count]) for one, count in used])
+    later = importlib.import_module(".crossing", __name__).later
+    pairs = list(zip(found, expected, strict=True))
+    waiting = [later(one.count, one.indices[:most], one.values[:most]) for one, most in pairs]
+    heads = [one.read() for one in waiting]
+    counts = [int(count[0]) for count, _, _ in heads]
+    rest = iter(landed([
+        (one.indices[most:count], one.values[most:count])
+        for (one, most), count in zip(pairs, counts, strict=True) if count > most
+    ]))  # fmt: skip
+    return [
+        (indices[:count], values[:count]) if count <= most else _behind((indices, values), next(rest))
+        for (_, indices, values), (_, most), count in zip(heads, pairs, counts, strict=True)
+    ]
+
+
+def _behind(first: Entries, second: Entries) -> Entries:
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
 @functools.cache

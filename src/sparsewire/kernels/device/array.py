@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..reference import Array
-from . import crossing
-from .torch_base import blocks, work_dtype
+from . import crossing, torch_spectra
+from .torch_base import blocks, magnitude_bits, work_dtype
 
 SAMPLE = 1024
 DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -58,6 +58,53 @@ class DeviceArray:
         """So many zeros in the work dtype, in the same memory."""
         return DeviceArray(torch.zeros(size, dtype=work_dtype(self.tensor), device=self.tensor.device))
 
+    def empty_beside(self, size: int) -> DeviceArray:
+        """So many numbers of any value in the work dtype, in the same memory."""
+        return DeviceArray(torch.empty(size, dtype=work_dtype(self.tensor), device=self.tensor.device))
+
+    def padded(self, more: int) -> DeviceArray:
+        """The same with so many zeros behind it, in the work dtype."""
+        if not more and not self.is_narrow:
+            return self
+        out = self.zeros_beside(self.size + more)
+        out.tensor[: self.size] = self.tensor
+        return out
+
+    # --- entries of several numbers, and transforms ---
+
+    def entries(self, indices: Tensor, width: int) -> Tensor:
+        """The numbers of entries, one entry after the other, still on the device."""
+        return self.tensor.view(-1, width)[indices.long()].view(-1)
+
+    def put_entries(self, indices: Array, values: Array, width: int) -> None:
+        self.tensor.view(-1, width)[self._up(indices).long()] = self._up(values).view(-1, width)
+
+    def row_norms(self, width: int) -> DeviceArray:
+        return DeviceArray(torch_spectra.row_norms(self.tensor, width))
+
+    def transform(self, kind: str, x: DeviceArray, chunks: int) -> None:
+        """Takes the coefficients of flat chunks."""
+        torch_spectra.transform(kind, x.tensor, self.tensor, chunks)
+
+    def transform_back(self, kind: str, coefficients: DeviceArray, chunks: int) -> None:
+        """Takes the flat chunks that have these coefficients."""
+        torch_spectra.inverse(kind, coefficients.tensor, self.tensor, chunks)
+
+    def tiles(self, columns: int, rows: slice, across: slice, height: int, width: int) -> DeviceArray:
+        """A part of a flat matrix of so many columns, tile after tile."""
+        return DeviceArray(torch_spectra.tiles(self.tensor.view(-1, columns)[rows, across], height, width))
+
+    def put_tiles(
+        self, columns: int, rows: slice, across: slice, height: int, width: int, tiles: DeviceArray
+    ) -> None:  # fmt: skip
+        torch_spectra.put_tiles(self.tensor.view(-1, columns)[rows, across], tiles.tensor, height, width)
+
+    def turned(self, height: int, width: int) -> DeviceArray:
+        """Every tile transposed."""
+        return DeviceArray(torch_spectra.turned(self.tensor, height, width))
+
+    # --- several at once ---
+
     @staticmethod
     def used_flags(arrays: Sequence[DeviceArray], sampled: bool) -> crossing.Later:
         """For each array whether anything of it is not zero, or, `sampled`, any of about a thousand of its numbers."""
@@ -73,6 +120,14 @@ class DeviceArray:
     def together(arrays: Sequence[DeviceArray]) -> crossing.Later:
         """Arrays side by side, on their way to the host."""
         return crossing.later(torch.cat([array.tensor for array in arrays]))
+
+    # --- one at a time ---
+
+    def sampled_edge(self, where: Array | None, rank: int, least: int, most: int) -> Tensor:
+        """The magnitude's bits of that rank among some numbers, the smallest first; within bounds."""
+        sample = self.tensor if where is None else self.tensor[self._up(where)]
+        bits = magnitude_bits(sample.to(work_dtype(sample)))
+        return torch.kthvalue(bits, rank + 1).values.clamp_(least, most)
 
     def host(self) -> Array:
         """All of it on the host, in the work dtype."""
@@ -110,6 +165,18 @@ class DeviceArray:
         """Multiplies in place in float64, which holds factors that float32 may not."""
         for at in blocks(self.size):
             self.tensor[at] = self.tensor[at].double().mul_(factor).to(self.tensor.dtype)
+
+    def change_if_used(self, change: Callable[[DeviceArray], None]) -> None:
+        """Makes a change, and undoes it where all was zero before."""
+        used, before = self.tensor.any(), self.tensor.clone()
+        change(self)
+        self.tensor.copy_(torch.where(used, self.tensor, before))
+
+    def add_nonzero(self, values: DeviceArray, factor: float) -> None:
+        """self += factor · values, as if zeros among the values were left out: −0 stays −0 there."""
+        for at in blocks(self.size):
+            added, mine = values.tensor[at], self.tensor[at]
+            mine.copy_(torch.where(added != 0, mine + added * factor, mine))
 
     def __itruediv__(self, divisor: float) -> DeviceArray:
         # By a number of the host a GPU would multiply with the rounded 1 / divisor.

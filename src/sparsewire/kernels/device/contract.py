@@ -15,7 +15,7 @@ The names and the meaning are those of `sparsewire.kernels.reference`, and the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 Dense = Any  # a NumPy array or a torch tensor
@@ -70,6 +70,10 @@ class DenseKernels(Protocol):
 
     def threshold(self, x: Dense, edge: int) -> Entries:
         """All entries whose magnitude's bits reach the edge. It waits for the device once, for their number."""
+
+    def reaching(self, x: Dense, edge: Dense) -> tuple[Dense, Callable[[int], Entries]]:
+        """The same without a wait: how many there are, an array of one number, and what gives them for that number. The
+        edge may lie on the device."""
 
     def total(self, residual: Dense, x: Dense, decay: float = 1.0, gain: float = 1.0) -> Dense:
         """decay · residual + gain · x, written out in new memory."""

@@ -104,8 +104,11 @@ class Later:
         assert self._landed is not None
         return self._landed
 
-    def land(self, wait: bool) -> None:
-        if wait and self._event is not None:
+    def land(self) -> None:
+        """Takes the copies; another thread may have done so already."""
+        if self._landed is not None:
+            return
+        if self._event is not None:
             self._event.synchronize()
         self._landed = [_array(copy) for copy in self._copies]
         self._tensors, self._copies = (), []
@@ -128,7 +131,7 @@ def _land(asked: Later) -> None:
     if asked not in waiting:  # it was queued on another thread
         waiting.append(asked)
     for later in reversed(waiting):  # the last of a stream ends last
-        later.land(wait=True)
+        later.land()
 
 
 def _mark(tensors: Sequence[Tensor]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +65,11 @@ def candidates(
 
 def threshold(x: Array, edge: int) -> Entries:
     return kernels.threshold(x, edge, threads=kernels.threads)
+
+
+def reaching(x: Array, edge: int) -> tuple[Array, Callable[[int], Entries]]:
+    found = threshold(x, edge)
+    return np.array([found[0].size]), lambda count: found
 
 
 def total(residual: Array, x: Array, decay: float = 1.0, gain: float = 1.0) -> Array:

@@ -6,7 +6,7 @@ at once. Flags, energies and numbers wait for the device when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,31 @@ def candidates(
     return _kernels(x).candidates(_tensor(residual), x.tensor, most, edge, decay, gain)
 
 
-def threshold(x: DeviceArray, edge: int) -> Entries:
-    crossing.note_wait()
-    return _kernels(x).threshold(x.tensor, edge)
+def threshold(x: DeviceArray, edge: Any) -> Entries:
+    count, take = _kernels(x).reaching(x.tensor, edge)
+    entries = Unsized(crossing.later(count), take)
+    return entries, entries
+
+
+@dataclass(frozen=True)
+class Unsized:
+    """Entries on a device whose number is on its way to the host."""
+
+    count: crossing.Later
+    take: Callable[[int], tuple[Tensor, Tensor]]
+
+    def sized(self) -> tuple[Tensor, Tensor]:
+        """The entries, of which the host knows how many there are."""
+        return self.take(int(self.count.read()[0].item()))
+
+    def gathered(self, values: Callable[[Tensor], Tensor]) -> Unsized:
+        """The same with other values."""
+
+        def take(count: int) -> tuple[Tensor, Tensor]:
+            indices, _ = self.take(count)
+            return indices, values(indices)
+
+        return Unsized(self.count, take)
 
 
 def total(residual: DeviceArray, x: DeviceArray, decay: float = 1.0, gain: float = 1.0) -> DeviceArray:
@@ -86,7 +108,9 @@ def compensate_mean(
 
 
 def energy(x: DeviceArray, unit: float = 1.0) -> Energy:
-    return _kernels(x).energy(x.tensor, unit)
+    measured: Any = _kernels(x).energy(x.tensor, unit)
+    energy: Energy = measured.later()
+    return energy
 
 
 def largest(x: DeviceArray) -> Number:

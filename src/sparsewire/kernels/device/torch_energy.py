@@ -22,7 +22,21 @@ class DeviceEnergy:
     sums: Tensor
 
     def read(self) -> float:
-        return in_order(crossing.down(self.sums)[0])
+        return self.later().read()
+
+    def later(self) -> MeasuredEnergy:
+        """The energy on its way to the host."""
+        return MeasuredEnergy(crossing.later(self.sums))
+
+
+@dataclass(frozen=True)
+class MeasuredEnergy:
+    """An energy on its way to the host."""
+
+    waiting: crossing.Later
+
+    def read(self) -> float:
+        return in_order(self.waiting.read()[0])
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ a gradient is never converted whole and temporary tensors stay small.
 """
 
 from .torch_energy import compensate_mean, energy
-from .torch_select import candidates, remembered_edge, threshold, topk, topk_sum
+from .torch_select import candidates, reaching, remembered_edge, threshold, topk, topk_sum
 from .torch_step import (
     accumulate,
     all_finite,
@@ -32,6 +32,7 @@ __all__ = [
     "gather_sum",
     "has_gradient",
     "largest",
+    "reaching",
     "remembered_edge",
     "scatter_add",
     "threshold",

@@ -98,9 +98,29 @@ def _kth_largest(parts: Iterable[Tensor], k: int) -> Tensor:
 
 
 def threshold(x: Tensor, edge: int) -> Entries:
-    """A flag for every element is written block by block; the one wait is for the number of flags that are set."""
+    count, take = reaching(x, edge)
+    return take(int(count))
+
+
+def reaching(x: Tensor, edge: int | Tensor) -> tuple[Tensor, Callable[[int], Entries]]:
+    """A flag for every element is written block by block; places and values then as many as there are."""
     reached = torch.empty(x.numel(), dtype=torch.bool, device=x.device)
     for at in blocks(x.numel()):
         reached[at] = magnitude_bits(x[at].to(work_dtype(x))) >= edge
-    places = reached.nonzero().view(-1)
-    return places.to(index_dtype(x)), x[places].to(work_dtype(x))
+
+    def take(count: int) -> Entries:
+        places = _places(reached, count)
+        return places.to(index_dtype(x)), x[places].to(work_dtype(x))
+
+    return reached.sum().view(1), take
+
+
+def _places(flags: Tensor, count: int) -> Tensor:
+    """Where the flags are set, of which there are `count`: nobody waits for their number."""
+    try:
+        return torch.nonzero_static(flags, size=count).view(-1)
+    except NotImplementedError:  # on devices that do not have it
+        places = torch.empty(count + 1, dtype=torch.int64, device=flags.device)
+        position = torch.where(flags, flags.cumsum(0) - 1, count)
+        places[position] = torch.arange(flags.numel(), device=flags.device)
+        return places[:count]

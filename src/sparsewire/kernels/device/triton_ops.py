@@ -5,7 +5,7 @@ No GPU has run it: it is tested by Triton's interpreter on CPU tensors, and comp
 
 from .torch_step import gather, gather_sum, has_gradient, largest, scatter_add, total
 from .triton_energy import compensate_mean, energy
-from .triton_select import candidates, remembered_edge, threshold, topk, topk_sum
+from .triton_select import candidates, reaching, remembered_edge, threshold, topk, topk_sum
 from .triton_step import accumulate, all_finite, compensate
 
 NAME = "triton"
@@ -22,6 +22,7 @@ __all__ = [
     "gather_sum",
     "has_gradient",
     "largest",
+    "reaching",
     "remembered_edge",
     "scatter_add",
     "threshold",

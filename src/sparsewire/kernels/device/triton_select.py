@@ -16,6 +16,7 @@ depends on their bits, which differ between processors after a sum.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,13 +104,18 @@ def candidates(
 
 
 def threshold(x: Tensor, edge: int) -> Entries:
+    count, take = reaching(x, edge)
+    return take(int(count))
+
+
+def reaching(x: Tensor, edge: int | Tensor) -> tuple[Tensor, Callable[[int], Entries]]:
     if not supported(x) or not x.numel():
-        return torch_select.threshold(x, edge)
+        return torch_select.reaching(x, edge)
     selection = _Selection(None, x)
     state = torch.zeros(2, dtype=torch.int32, device=x.device)
     state[:1].fill_(edge - 1)
     counts, ends = selection.count(state)
-    return selection.compact(state, counts, ends, int(ends[0, -1]))
+    return ends[0, -1:], lambda count: selection.compact(state, counts, ends, count)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import torch
 
 from sparsewire.codecs.scheme import scheme
+from sparsewire.codecs.transform import computed_by
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.kernels.device.array import DeviceArray
+from sparsewire.torch.ddp.fourier import TorchFourier
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Buffer, Slice
 from sparsewire.training.schedule import SchemeSchedule, Settings
@@ -23,7 +26,10 @@ SCHEMES = {
     "gmc": "topk(1%) | memory=gmc(0.9)",
     "gain": "topk(1%) | memory=gain(0.9)",
     "threshold": "threshold(value=2.5) | memory=residual",
+    "rows": "topk(1%) | transform=rows(width=8) | memory=dgc(0.9)",
+    "fft": "topk(1%) | transform=fft | memory=gain(0.9)",
 }
+SELECTS_ELEMENTS = re.compile(r"topk(?!.*transform)")
 Law = Callable[[str, torch.dtype, torch.device], None]
 
 
@@ -31,9 +37,13 @@ class Rank:
     """A rank whose gradients lie on the device, or on the host."""
 
     def __init__(
-        self, comm: Communicator, text: str, dtype: torch.dtype, device: torch.device | None, per: str
-    ) -> None:
+        self, comm: Communicator, text: str, dtype: torch.dtype, device: torch.device | None, per: str,
+        checked: torch.device,
+    ) -> None:  # fmt: skip
         self.comm, self.dtype, self.device = comm, dtype, device
+        self.fourier = TorchFourier(
+            checked, on_device=True
+        )  # also for gradients on the host: libraries round differently
         self.one = Averager(comm, Settings(SchemeSchedule(scheme(text)), select_per=per))
 
     def gradient(self, step: int) -> torch.Tensor:
@@ -48,8 +58,9 @@ class Rank:
         x = x if self.device is None else x.to(self.device)
         numbers: Any = DeviceArray(x) if self.device is not None else x.float().numpy()
         name = str(self.dtype).removeprefix("torch.")
-        self.one.put_buffers([Buffer(SLICES, name, lambda: numbers)])
-        self.one.finish()
+        with computed_by(self.fourier):
+            self.one.put_buffers([Buffer(SLICES, name, lambda: numbers)])
+            self.one.finish()
         mean = torch.from_numpy(numbers).to(self.dtype) if self.device is None else x.cpu()
         bits: np.ndarray[Any, Any] = mean.contiguous().view(torch.uint8).numpy()
         return bits
@@ -57,12 +68,12 @@ class Rank:
 
 def same_bits(text: str, dtype: torch.dtype, device: torch.device) -> None:
     """Means and states of a device are those of the host, whether all ranks have one or only some."""
-    for per in ("parameter", "bucket") if "topk" not in text else ("parameter", "bucket", "model"):
+    for per in ("parameter", "bucket", "model") if SELECTS_ELEMENTS.match(text) else ("parameter", "bucket"):
         for ranks_on_device in (RANKS, 1):
 
             def rank(comm: Communicator, per: str = per, there: int = ranks_on_device) -> None:
-                host = Rank(comm, text, dtype, None, per)
-                mine = Rank(comm, text, dtype, device if comm.rank < there else None, per)
+                host = Rank(comm, text, dtype, None, per, device)
+                mine = Rank(comm, text, dtype, device if comm.rank < there else None, per, device)
                 for step in range(STEPS):
                     _expect(np.array_equal(host.step(step), mine.step(step)), f"mean of step {step}, {per}")
                 _expect(_same(host.one.state_dict(), mine.one.state_dict()), f"state, {per}")
@@ -74,7 +85,7 @@ def undone(text: str, dtype: torch.dtype, device: torch.device) -> None:
     """A step that is not finite on one rank changes nothing on any."""
 
     def rank(comm: Communicator) -> None:
-        one, other = (Rank(comm, text, dtype, device, "parameter") for _ in range(2))
+        one, other = (Rank(comm, text, dtype, device, "parameter", device) for _ in range(2))
         for step in range(2):
             one.step(step)
             other.step(step)
@@ -89,7 +100,7 @@ def resumed(text: str, dtype: torch.dtype, device: torch.device) -> None:
     """A state goes from the host to the device and back, to the bit, and training goes on as if it had not moved."""
 
     def rank(comm: Communicator) -> None:
-        host, there, back = (Rank(comm, text, dtype, at, "parameter") for at in (None, device, None))
+        host, there, back = (Rank(comm, text, dtype, at, "parameter", device) for at in (None, device, None))
         for step in range(2):
             host.step(step)
         there.one.load_state_dict(host.one.state_dict())

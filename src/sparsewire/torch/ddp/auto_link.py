@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,8 +28,11 @@ from sparsewire.codecs.transform import Fourier
 from sparsewire.comm.torch import translate
 from sparsewire.core.statefile import reading
 from sparsewire.errors import CommError, InputError
-from sparsewire.planning.auto import Auto, AutoSchedule, Controller, Sample, StepTimer, measure_network, probe, survey
+from sparsewire.kernels import Array
+from sparsewire.planning.auto import Auto, AutoSchedule, Controller, measure_network, probe, survey
 from sparsewire.planning.auto.rates import PROBE_SECONDS
+from sparsewire.planning.auto.samples import WINDOW
+from sparsewire.planning.auto.step_timer import Instant, TimedStep
 from sparsewire.training.recipe import Recipe
 from sparsewire.training.residuals.momentum import left_behind
 from sparsewire.training.schedule import SchemeSchedule, Settings
@@ -39,7 +43,7 @@ from ..optimizers import Fit
 from .comm_thread import QueuedBucket
 from .hook import HookState
 from .link import Link
-from .streams import future_on
+from .streams import future_on, step_timer
 
 Promise = torch.futures.Future[torch.Tensor]
 
@@ -76,7 +80,8 @@ class AutoLink(Link):
         self, names: dict[torch.Tensor, str], group: CommGroup, settings: Settings, hook: HookState,
         fit: Fit | None, fourier: Fourier | None, controller: Controller, recipe: Recipe | None = None,
     ) -> None:  # fmt: skip
-        self.controller, self.times = controller, StepTimer()
+        self.controller, self.times = controller, step_timer(parameter.device for parameter in names)
+        self._timed: deque[tuple[int, TimedStep]] = deque(maxlen=WINDOW)  # steps since the last check
         self._own = group
         on_host = all(parameter.device.type == "cpu" for parameter in names)
         self._engine = group.comm if on_host else group.comm.beside(hook.group)  # which knows the accelerator
@@ -114,6 +119,7 @@ class AutoLink(Link):
         inner, auto, self._clean = ready
         super().take_over(inner)
         self.times.clear()
+        self._timed.clear()
         self.controller.load_state_dict(auto, self.step)
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -151,9 +157,16 @@ class AutoLink(Link):
         if not (self._direct or failed):
             self._idle.clear()
 
-    def _note(self, sample: Sample | None) -> None:
-        if sample is not None:
-            self.controller.note(self.step - 1, sample)
+    def _note(self, timed: TimedStep | None) -> None:
+        if timed is not None:
+            self._timed.append((self.step - 1, timed))
+
+    def _report(self, probe: tuple[float, float] = (0.0, 0.0)) -> Array:
+        """What this rank measured since the last check; on a device the host waits for the steps to end."""
+        for step, timed in self._timed:
+            self.controller.note(step, timed.sample())
+        self._timed.clear()
+        return self.controller.report(probe)
 
     def _is_dense(self) -> bool:
         """Whether the step is dense. A schedule that fails does so on the communication thread, too, which tells the
@@ -220,7 +233,7 @@ class AutoLink(Link):
             if not self._left:
                 self.averager.count_dense_step(self._nbytes)
 
-    def _carried(self, promise: Promise, buffer: torch.Tensor, begun: float, future: Any) -> None:
+    def _carried(self, promise: Promise, buffer: torch.Tensor, begun: Instant, future: Any) -> None:
         try:
             future.value()
         except RuntimeError as error:
@@ -233,7 +246,7 @@ class AutoLink(Link):
     def _ask(self) -> None:
         """Sends the controller's report, if it is due, behind the last bucket of a dense step without an averager."""
         if self.controller.due(self.step):
-            told = torch.from_numpy(self.controller.report()).to(self._engine.device)
+            told = torch.from_numpy(self._report()).to(self._engine.device)
             self._asked = self.step, self._engine.start_all_reduce(told, "max"), told
 
     def _give_up(self, error: CommError, buffer: torch.Tensor, is_last: bool) -> Promise:
@@ -273,7 +286,7 @@ class AutoLink(Link):
             self._note(self.times.take())
             nbytes = self.controller.probe_bytes(step)
             found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
-            self.controller.decide(step, self.comm.all_reduce(self.controller.report(found), "max"), nbytes)
+            self.controller.decide(step, self.comm.all_reduce(self._report(found), "max"), nbytes)
 
 
 def _remembers(settings: Settings, names: Iterable[str]) -> bool:

@@ -35,15 +35,15 @@ class DevicePath:
         if not (nodes and plan.memory.on_device):
             self._say(f"memory={plan.memory.id}" if nodes else "nodes", "gradients are copied to the host whole")
             return False
-        if not plan.transform.is_identity:
+        if not (plan.transform.is_identity or plan.transform.on_device):
             self._say(f"transform={plan.transform.id}", "compensated gradients are copied to the host whole")
         elif not plan.select.on_device:
             self._say(f"select={plan.select.id}", "compensated gradients are copied to the host whole")
         return True
 
-    def kind(self, parameters: Iterable[torch.Tensor]) -> str:
-        """The kind of device that all buckets stay on, "" if they do not."""
-        kinds = {parameter.device.type for parameter in parameters}
+    def kind(self, devices: Iterable[torch.device]) -> str:
+        """The kind of device that all buckets of parameters there stay on, "" if they do not."""
+        kinds = {device.type for device in devices}
         stays = self._setting != "off" and len(kinds) == 1 and (kinds != {"cpu"} or self._setting == "force")
         return kinds.pop() if stays else ""
 

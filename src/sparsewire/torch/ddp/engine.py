@@ -70,6 +70,6 @@ def engine_for(
 
 def agreed_kind(comm: TorchCommunicator, parameters: Iterable[torch.Tensor]) -> str:
     """The kind of device that all buckets of all ranks stay on, "" if there is none. Every rank calls it."""
-    mine = DevicePath().kind(parameters)
+    mine = DevicePath().kind(parameter.device for parameter in parameters)
     kinds = {bytes(kind) for kind in comm.all_gather(mine.encode(), CHANNEL)}
     return mine if len(kinds) == 1 else ""

@@ -12,16 +12,19 @@ from sparsewire.codecs.transform import Fourier
 from sparsewire.comm import Communicator
 from sparsewire.kernels import Array
 
+from .device_path import DevicePath
+
 CHANNEL = "fourier"
 
 
 class TorchFourier:
-    """Rows are copied to the device and back: they are compensated, selected and decoded on the host."""
+    """Of a gradient that stays on the device, `on_device`, all is done there. Rows of the host are copied to the device
+    and back."""
 
     together = 2**24  # a transfer of some 64 MB
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, on_device: bool = False) -> None:
+        self.device, self.on_device = device, on_device
 
     def forward(self, rows: Array, length: int) -> Array:
         spectra: Array = torch.fft.rfft(self._moved(rows), length, norm="ortho").cpu().numpy()
@@ -39,18 +42,24 @@ def fourier_for(comm: Communicator, plans: Iterable[Scheme], parameters: Iterabl
     """An object that computes the transforms of these schemes; None: NumPy does. Every rank gives the same schemes.
 
     Libraries round differently, and all ranks must get the same bits: so it is the accelerator only if all ranks have
-    all their parameters on one, of the same kind.
+    all their parameters on one, of the same kind, and work on gradients in the same place.
     """
     if not any(plan.transform.uses_fourier for plan in plans):
         return None
     devices = {parameter.device for parameter in parameters}
-    kinds = {json.loads(bytes(kind)) for kind in comm.all_gather(json.dumps(_kind(devices)).encode(), CHANNEL)}
-    return TorchFourier(devices.pop()) if len(kinds) == 1 and None not in kinds else None
+    stays = bool(DevicePath().kind(devices))
+    mine = _kind(devices, stays)
+    kinds = {json.loads(bytes(kind)) for kind in comm.all_gather(json.dumps(mine).encode(), CHANNEL)}
+    return TorchFourier(devices.pop(), stays) if len(kinds) == 1 and None not in kinds else None
 
 
-def _kind(devices: set[torch.device]) -> str | None:
-    """The name of the one accelerator."""
-    if len(devices) != 1 or (device := next(iter(devices))).type == "cpu":
+def _kind(devices: set[torch.device], stays: bool) -> str | None:
+    """The name of the one accelerator, and where its gradients are worked on."""
+    if len(devices) != 1:
         return None
+    device = next(iter(devices))
+    where = "there" if stays else "on the host"
+    if device.type == "cpu":
+        return f"cpu, {where}" if stays else None
     name = getattr(torch.get_device_module(device), "get_device_name", None)
-    return f"{device.type} {name(device) if name else ''}"
+    return f"{device.type} {name(device) if name else ''}, {where}"

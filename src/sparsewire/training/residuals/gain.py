@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,19 @@ class StepGain:
 
     def __init__(self, memory: Memory) -> None:
         self.largest = memory.largest_gain
-        self.share, self.now = 0.0, 1.0  # a share of 0 is not known
+        self.now = 1.0
+        self._known: tuple[float, _Step | None] = (0.0, None)  # a share of 0 is not known; the step that changes it
         self.agreed_on = False  # whether the ranks' gains have travelled in this step
         self._measured: list[Energies] = []
+
+    @property
+    def share(self) -> float:
+        """As the last step left it. Energies of a device have crossed with what the next step selects."""
+        share, step = self._known
+        if step is not None:
+            share = step.followed(share)
+            self._known = share, None
+        return share
 
     @property
     def own(self) -> float:
@@ -59,15 +70,9 @@ class StepGain:
             self._measured.append(energy)
 
     def follow(self, dense: bool) -> None:
-        """After a finite step, the share follows; tensors may have come in any order."""
-        if self.largest is None:
-            return
-        energies = [energy.read() for energy in self._measured]
-        total, sent = math.fsum(one[0] for one in energies), math.fsum(one[1] for one in energies)
-        if not dense and not 0 < total < math.inf:
-            return
-        share = 1.0 if dense else min(1.0, sent / total)
-        self.share = max(share, self.share + FOLLOW * (share - self.share))
+        """After a finite step the share follows, once it is asked for."""
+        if self.largest is not None:
+            self._known = self.share, _Step(dense, tuple(self._measured))
 
     def clear(self) -> None:
         """Ends a step."""
@@ -83,7 +88,24 @@ class StepGain:
 
     def load(self, saved: Mapping[str, float]) -> None:
         """Takes over what `saved` gave."""
-        self.share = saved["share"]
+        self._known = saved["share"], None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A finite step: whether it was dense, and what was measured of its tensors, which may have come in any order."""
+
+    dense: bool
+    measured: tuple[Energies, ...]
+
+    def followed(self, share: float) -> float:
+        """The share behind this step."""
+        energies = [energy.read() for energy in self.measured]
+        total, sent = math.fsum(one[0] for one in energies), math.fsum(one[1] for one in energies)
+        if not self.dense and not 0 < total < math.inf:
+            return share
+        now = 1.0 if self.dense else min(1.0, sent / total)
+        return max(now, share + FOLLOW * (now - share))
 
 
 def read_share(saved: Mapping[str, Any]) -> dict[str, float]:

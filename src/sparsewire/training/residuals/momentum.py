@@ -15,12 +15,14 @@ and moves the weights as far as it would have done if it is multiplied by η/η'
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from sparsewire import kernels
 from sparsewire.codecs.contract import Memory
 from sparsewire.kernels import Array
 
-from ..layout import Buffer, has_gradient
+from ..layout import Buffer, without_gradient
+from ..places import change_if_used, own_copy
 from ..schedule import Settings
 from .states import States
 from .step_mean import StepMean
@@ -46,14 +48,13 @@ def apply_rate_change(buffer: Buffer, means: Mapping[str, StepMean], settings: S
 
     def add(numbers: Array) -> None:
         for item, mean, factor in changes:
-            x = numbers[item.start : item.stop]
-            if has_gradient(x):
-                mean.add_to(x, factor)
+            change_if_used(numbers[item.start : item.stop], partial(mean.add_to, factor=factor))
 
     return buffer.changed(add)
 
 
 Left = Callable[[str], bool]
+MeanEntries = tuple[Array | None, Array]  # indices and values; without indices, all numbers
 
 
 def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
@@ -65,17 +66,19 @@ def left_behind(settings: Settings, memory: Memory, dense: bool = True) -> Left:
 
 
 def to_optimizer(
-    buffer: Buffer, numbers: Array, dense: Mapping[str, Array], states: States, settings: Settings, memory: Memory,
-    gain: float, left: Left,
+    buffer: Buffer, numbers: Array, known: Mapping[str, MeanEntries], states: States, settings: Settings,
+    memory: Memory, gain: float, left: Left,
 ) -> dict[str, StepMean | None]:  # fmt: skip
     """Puts what the optimizer gets into the means' places; with a gain, that multiple of them.
 
-    Returns the means that the next step needs, by parameter; None for one that is not needed any longer. `dense` are
-    those of a dense step in memory that nobody else writes to.
+    Returns the means that the next step needs, by parameter; None for one that is not needed any longer. `known` are
+    entries of means, or all of a dense one's numbers, in memory that nobody else writes to.
     """
     next_means: dict[str, StepMean | None] = {}
     momenta = settings.momenta() if settings.momenta is not None else None
     rates = settings.rates() if settings.rates is not None else {}
+    waiting = [item for item in buffer.slices if left(item.name) and states.mean_before(item.name) is not None]
+    unused = without_gradient(waiting, numbers)
     for item in buffer.slices:
         momentum = momenta.get(item.name, 0.0) if momenta is not None else memory.held_momentum
         back = momentum or memory.look_ahead
@@ -83,12 +86,11 @@ def to_optimizer(
             continue
         mean, before = numbers[item.start : item.stop], states.mean_before(item.name)
         if left(item.name):
-            if before is not None and has_gradient(mean):  # else it waits, as what was not sent does
+            if before is not None and item.name not in unused:  # else it waits, as what was not sent does
                 before.add_to(mean, -back)
                 next_means[item.name] = None
         elif back or (memory.kept_mean and rates):
-            own = dense.get(item.name) if gain == 1 else None
-            indices, values = (None, own) if own is not None else _multiplied(mean, gain)
+            indices, values = _multiplied(mean, gain, known.get(item.name))
             next_means[item.name] = now = StepMean(indices, values, rates.get(item.name))
             if back and not momentum:
                 now.add_to(mean, back)
@@ -99,10 +101,17 @@ def to_optimizer(
     return next_means
 
 
-def _multiplied(mean: Array, gain: float) -> tuple[Array, Array]:
-    """The entries of a mean, multiplied there as well."""
-    indices, values = kernels.of(mean).threshold(mean, 1)
-    if gain != 1:
-        values *= gain
+def _multiplied(mean: Array, gain: float, known: MeanEntries | None) -> MeanEntries:
+    """The entries of a mean, multiplied there as well; on a device nobody waits for their number."""
+    if kernels.on_host(mean) and (known is None or gain != 1):
+        known = kernels.of(mean).threshold(mean, 1)
+    indices, values = known if known is not None else (None, own_copy(mean))
+    if gain == 1:
+        return indices, values
+    if indices is None:
+        values *= values.dtype.type(gain)
+        mean *= mean.dtype.type(gain)
+    else:
+        values = values * values.dtype.type(gain)
         mean[indices] = values
     return indices, values

@@ -10,7 +10,7 @@ import numpy as np
 from sparsewire import kernels
 from sparsewire.codecs.contract import Entries
 from sparsewire.kernels import Array
-from sparsewire.kernels.device import landed
+from sparsewire.kernels.device import Dense, landed
 
 from ..places import BLOCK, in_cache, same_memory
 
@@ -21,7 +21,7 @@ LEAST_RATE = 1e-30  # a smaller one counts as zero
 class StepMean:
     """A step's mean and the learning rate that it was applied with, if that is known.
 
-    It is sparse: what is zero is in no sum. That of a dense step is kept on the host as it is, without indices.
+    It is sparse: what is zero is in no sum. Where it is dense it is kept as it is, without indices.
     """
 
     indices: Array | None
@@ -32,16 +32,20 @@ class StepMean:
     def entries(self) -> Entries:
         if self.indices is not None:
             return self.indices, self.values
-        return kernels.threshold(self.values, 1)
+        return kernels.of(self.values).threshold(self.values, 1)
 
-    def add_to(self, out: Array, factor: float) -> None:
+    def add_to(self, out: Dense, factor: float) -> None:
         if self.indices is None and same_memory(self.values, out):
-            _add_dense(out, self.values, factor)
+            _add_dense(out, self.values, factor) if kernels.on_host(out) else out.add_nonzero(self.values, factor)
         else:
-            ((indices, values),) = landed([self.entries]) if kernels.on_host(out) else [self.entries]
+            ((indices, values),) = landed([self.entries])
             kernels.of(out).scatter_add(out, indices, values, factor)
 
     def scaled(self, factor: float) -> StepMean:
+        if not kernels.on_host(self.values):
+            values = self.values.copy()
+            values *= factor
+            return replace(self, values=values)
         indices, values = self.entries
         return replace(self, indices=indices, values=values * float(factor))
 
