@@ -1,11 +1,11 @@
 """`Averager`: all that a training keeps from step to step, for any framework: buffers, schedule, step number, counts.
 
 A step has two phases:
-1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged; dense steps add them up
+1. `put` hands over gradients, a bucket at a time: they are selected, encoded and sent; dense steps add them up
    where they are. No memory's buffer is written.
-2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense, unless it is so
-   little that it went behind the messages of an exchange (`Rider`). Now all ranks know
-   whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
+2. `finish`, after the last of them. `prepare`: what the other ranks sent is taken, and one all_reduce moves everything
+   that travels dense, unless it is so little that it went behind the messages of an exchange (`Rider`). Now all ranks
+   know whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
    all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
 `abandon` ends a step that failed, with everything as it was before.
 
@@ -17,7 +17,7 @@ written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sparsewire.codecs.scheme import Scheme
@@ -52,6 +52,7 @@ class Averager(TrainingState):
         self._pending: list[PendingBuffer] = []
         self._sparse: list[PendingSparse] = []
         self._unclipped: list[Gradients] = []  # until the norm of all of them is known
+        self._on_way: list[Callable[[], None]] = []  # end the exchanges that have begun, in their order
 
     # --- phase 1: no memory's buffer is written ---
 
@@ -104,8 +105,8 @@ class Averager(TrainingState):
         part = self.nodes.take_sparse(name, x, self.clock)
         piece = Piece(name, part, part.shape, part.dtype, self.states.of_sparse(name, part, plan.memory.buffers))
         context = self._context(plan)
-        (outcome,) = self._run(context.select([piece]), context)
-        self._sparse.append(PendingSparse(piece, outcome, x))
+        finish = context.method.start(context.select([piece]), context)
+        self._on_way.append(lambda: self._sparse.append(PendingSparse(piece, *finish(), x)))
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[PendingBuffer]:
         """Selects and sends; with one threshold for the model nothing is sent before the last buffer has come."""
@@ -127,9 +128,14 @@ class Averager(TrainingState):
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
         if offers and self._rides(context.scheme):
             context = self._with_rider(pending, context)
-        outcomes = iter(self._run(offers, context))
-        for buffer in pending:
-            buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
+        finish = context.method.start(offers, context) if offers else list
+
+        def end() -> None:
+            outcomes = iter(finish())
+            for buffer in pending:
+                buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
+
+        self._on_way.append(end)
 
     def _rides(self, plan: Scheme) -> bool:
         """Whether what travels dense goes by all_gathers: the same in every step, however parameters are bundled, as
@@ -142,7 +148,7 @@ class Averager(TrainingState):
         for buffer in pending:
             buffer.land()
         arrays = [values for buffer in pending for _, values in buffer.dense]
-        message = [] if self._gain.agreed_on else self._gain.message((), sparse=True)
+        message, self._gain.travels = [] if self._gain.travels else self._gain.message((), sparse=True), True
 
         def arrived(finite: bool) -> None:
             for buffer in pending:
@@ -151,9 +157,6 @@ class Averager(TrainingState):
                 self._gain.now, self._gain.agreed_on = self._gain.agreed(message), True
 
         return replace(context, rider=Rider([*arrays, *message], arrived))
-
-    def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
-        return context.method.exchange(offers, context) if offers else []
 
     def _context(self, plan: Scheme) -> ExchangeContext:
         label = f" {plan.indices} {plan.values}"
@@ -169,6 +172,9 @@ class Averager(TrainingState):
         """The step's last collectives; whether it is finite on all ranks. Nothing is written yet."""
         self._put_clipped()
         self._send_selected()
+        waiting, self._on_way = self._on_way, []
+        for end in waiting:
+            end()
         outcomes = [outcome for pending in self._pending for outcome in pending.outcomes]
         outcomes += [pending.outcome for pending in self._sparse]
         finite = self._reduce_dense() and all(pending.finite for pending in self._pending)
@@ -248,7 +254,7 @@ class Averager(TrainingState):
         self._model.clear()
         self._gain.clear()
         self._guard.clear()
-        self._pending, self._sparse, self._unclipped, self._end = [], [], [], None
+        self._pending, self._sparse, self._unclipped, self._on_way, self._end = [], [], [], [], None
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
@@ -281,7 +287,7 @@ class Averager(TrainingState):
 
     def _follow(self) -> None:
         """At the start of a step, the buffers change with the loss's scale and the learning rate."""
-        if self._pending or self._sparse:
+        if self._pending or self._on_way:
             return
         if self.settings.scale is not None:
             self.rescale(self.settings.scale())

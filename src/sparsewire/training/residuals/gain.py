@@ -33,7 +33,8 @@ class StepGain:
     def __init__(self, memory: Memory) -> None:
         self.largest = memory.largest_gain
         self.share, self.now = 0.0, 1.0  # a share of 0 is not known
-        self.agreed_on = False  # whether the ranks' gains have travelled in this step
+        self.travels = False  # whether this step's has been sent behind a message
+        self.agreed_on = False  # whether the ranks' gains have come
         self._measured: list[Energies] = []
 
     @property
@@ -71,7 +72,7 @@ class StepGain:
 
     def clear(self) -> None:
         """Ends a step."""
-        self._measured, self.agreed_on = [], False
+        self._measured, self.travels, self.agreed_on = [], False, False
 
     # --- saving ---
 
