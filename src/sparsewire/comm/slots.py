@@ -149,7 +149,9 @@ class SlotGather:
         self._hold(None)
         largest = HEADER + max(slots.capacity for slots in self._channels.values())
         self._free = [pair for pair in self._free if size <= pair[0].size <= largest]
-        return self._free.pop() if self._free else (np.zeros(largest, np.uint8), np.zeros(self._size * largest, np.uint8))
+        return (
+            self._free.pop() if self._free else (np.zeros(largest, np.uint8), np.zeros(self._size * largest, np.uint8))
+        )
 
     def _hold(self, buffers: Pair | None) -> None:
         """Views of these hold from now on, and those that held until now no longer."""

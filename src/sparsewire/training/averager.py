@@ -5,8 +5,8 @@ A step has two phases:
    where they are. No memory's buffer is written.
 2. `finish`, after the last of them. `prepare`: what the other ranks sent is taken, and one all_reduce moves everything
    that travels dense, unless it is so little that it went behind the messages of an exchange (`Rider`). Now all ranks
-   know whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
-   all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
+   know whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if
+   not, all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
 `abandon` ends a step that failed, with everything as it was before.
 
 An engine that decides after a step whether it counted calls `write_means` and `settle` in the place of `commit`.
@@ -24,7 +24,7 @@ from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse
 from sparsewire.errors import InputError
-from sparsewire.exchange import Exchange, ExchangeContext, Outcome, Piece, Rider, Selected, average_dense
+from sparsewire.exchange import Exchange, ExchangeContext, Piece, Rider, Selected, average_dense
 from sparsewire.exchange.rider import fits, gather_means
 from sparsewire.kernels import Array
 
@@ -78,12 +78,9 @@ class Averager(TrainingState):
 
     def _put(self, part: Gradients) -> None:
         self._check_settled()
-        if self.settings.clip_norm is not None:
-            self._unclipped.append(part)
-        else:
-            self._exchange_part(part)
+        self._send_part(part) if self.settings.clip_norm is None else self._unclipped.append(part)
 
-    def _exchange_part(self, part: Gradients) -> None:
+    def _send_part(self, part: Gradients) -> None:
         self._put_sparse(*part) if isinstance(part, tuple) else self._put_buffers(part)
 
     def _put_buffers(self, buffers: Sequence[Buffer]) -> None:
@@ -105,8 +102,13 @@ class Averager(TrainingState):
         part = self.nodes.take_sparse(name, x, self.clock)
         piece = Piece(name, part, part.shape, part.dtype, self.states.of_sparse(name, part, plan.memory.buffers))
         context = self._context(plan)
-        finish = context.method.start(context.select([piece]), context)
-        self._on_way.append(lambda: self._sparse.append(PendingSparse(piece, *finish(), x)))
+        finish = self._start(context.select([piece]), context)
+
+        def end() -> None:
+            (outcome,) = finish()
+            self._sparse.append(PendingSparse(piece, outcome, x))
+
+        self._on_way.append(end)
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[PendingBuffer]:
         """Selects and sends; with one threshold for the model nothing is sent before the last buffer has come."""
@@ -128,7 +130,7 @@ class Averager(TrainingState):
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
         if offers and self._rides(context.scheme):
             context = self._with_rider(pending, context)
-        finish = context.method.start(offers, context) if offers else list
+        finish = self._start(offers, context)
 
         def end() -> None:
             outcomes = iter(finish())
@@ -144,7 +146,7 @@ class Averager(TrainingState):
         return isinstance(method, Exchange) and method.carries and fits(self._small, self.nodes.across.size)
 
     def _with_rider(self, pending: Sequence[PendingBuffer], context: ExchangeContext) -> ExchangeContext:
-        """What travels dense goes with these buffers' messages where that is cheap: all of theirs, and the gain."""
+        """What travels dense goes with these buffers' messages: all of theirs, and the gain."""
         for buffer in pending:
             buffer.land()
         arrays = [values for buffer in pending for _, values in buffer.dense]
@@ -157,6 +159,9 @@ class Averager(TrainingState):
                 self._gain.now, self._gain.agreed_on = self._gain.agreed(message), True
 
         return replace(context, rider=Rider([*arrays, *message], arrived))
+
+    def _start(self, offers: list[Selected], context: ExchangeContext) -> Callable[[], list[Outcome]]:
+        return context.method.start(offers, context) if offers else list
 
     def _context(self, plan: Scheme) -> ExchangeContext:
         label = f" {plan.indices} {plan.values}"
@@ -236,7 +241,7 @@ class Averager(TrainingState):
         self._follow()
         most = self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)
         for part in clipped(waiting, most, self.settings.norm):
-            self._exchange_part(part)
+            self._send_part(part)
 
     def _send_selected(self) -> None:
         """With one threshold for the model, which only the last bucket tells, everything is sent now."""
