@@ -119,6 +119,7 @@ class SlotGather:
     def _end_next(self) -> None:
         begun = self._begun.popleft()
         begun.wait()
+        begun.wait = _ended
         lengths = self._lengths(begun.everyone, begun.slots)
         parts = [row[HEADER : HEADER + n] for row, n in zip(begun.everyone, lengths, strict=True)]
         if max(lengths) > begun.capacity:
@@ -170,7 +171,8 @@ class SlotGather:
 
     def clear(self) -> None:
         self._channels.clear()
-        self._begun.clear()
+        while self._begun:
+            self._begun.pop().wait = _ended  # which holds what the engine holds
         self._free, self._read = [], None
 
 

@@ -190,7 +190,11 @@ class TorchCommunicator(Communicator):
             start = time.perf_counter()
             try:
                 self._checked("all_gather", direct.wait, works)
+            except BaseException:
+                self._abandoned += works
+                raise
             finally:
+                works.clear()  # they hold the sockets, and whoever keeps the error keeps this frame
                 if self._watch is not None:
                     self._watch("all_gather", mine.size, start, time.perf_counter())
 

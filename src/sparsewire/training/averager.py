@@ -24,7 +24,7 @@ from sparsewire.codecs.scheme import Scheme
 from sparsewire.comm import Communicator
 from sparsewire.core.sparse import Sparse
 from sparsewire.errors import InputError
-from sparsewire.exchange import Exchange, ExchangeContext, Piece, Rider, Selected, average_dense
+from sparsewire.exchange import Exchange, ExchangeContext, Outcome, Piece, Rider, Selected, average_dense
 from sparsewire.exchange.rider import fits, gather_means
 from sparsewire.kernels import Array
 
