@@ -25,6 +25,7 @@ from sparsewire.core.statefile import reading
 from sparsewire.errors import add_note
 from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.averager import Averager
+from sparsewire.training.layout import Buffer
 from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.profile import Profile
 from sparsewire.training.recipe import Recipe
@@ -36,6 +37,7 @@ from ..group import GRACE, CommGroup
 from ..optimizers import Fit
 from ..tensors import to_arrays, to_tensors
 from .bucket import Bucket, to_coo
+from .bundle import Bundle
 from .clipping import ClipWatch
 from .comm_thread import CommThread, QueuedBucket
 from .device_path import DevicePath
@@ -59,6 +61,7 @@ class Link:
         self.profile = Profile(group.comm, self.averager.clock)
         self._staging, self._fourier, self._device_path = BufferPool(), fourier, DevicePath()
         self._step: list[QueuedBucket] = []
+        self._bundle = Bundle()
         self._comm_thread = CommThread(self._work, self._fail, "sparsewire-comm")
         hook.link = self
         self._watch = ClipWatch(names, settings)
@@ -217,6 +220,7 @@ class Link:
                 self._put(queued)
         except BaseException:
             self._step = []
+            self._bundle.clear()
             self.averager.abandon()
             self.profile.forget()
             raise
@@ -238,7 +242,15 @@ class Link:
         elif bucket.slices:
             plan = self.averager.scheme or self.settings.schedule.scheme
             on_device = self._device_path.takes(bucket.buffer, plan, self.averager.nodes.takes_devices)
-            self.averager.put_buffers([bucket.as_buffer(self._staging, on_device)])
+            self._bundle_up([bucket.as_buffer(self._staging, on_device)])
+        if bucket.is_last:
+            self._bundle_up([])
+
+    def _bundle_up(self, buffers: list[Buffer]) -> None:
+        """Puts buckets once they make a message; with none, all that wait."""
+        ready = self._bundle.add(buffers, self.averager.scheme)
+        if ready:
+            self.averager.put_buffers(ready)
 
     def _finish(self) -> None:
         start = time.perf_counter()

@@ -1,0 +1,44 @@
+"""Buckets of few entries travel in one message with the bucket after them.
+
+A message of its own costs every rank about 0.4 ms on idle cores and 1.6 ms on busy ones, and a few kilobytes take less
+on a link of 100 Mbit/s. The rule goes by sizes and the scheme alone, so all ranks bundle alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparsewire.codecs.scheme import Scheme
+from sparsewire.exchange import Exchange
+from sparsewire.training.layout import Buffer
+
+MOST = 4096  # entries that may wait: some 8 kB
+
+
+class Bundle:
+    """The buckets of a step that wait for the next one."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Buffer] = []
+        self._entries = 0
+
+    def add(self, buffers: Sequence[Buffer], plan: Scheme | None) -> list[Buffer]:
+        """What is to be put now: nothing yet, or these and all that waited. Without any, all that waited."""
+        self._waiting += buffers
+        self._entries += sum(_entries(buffer, plan) for buffer in buffers)
+        if buffers and self._entries < MOST:
+            return []
+        waiting = self._waiting
+        self.clear()
+        return waiting
+
+    def clear(self) -> None:
+        self._waiting, self._entries = [], 0
+
+
+def _entries(buffer: Buffer, plan: Scheme | None) -> int:
+    """How many entries a bucket sends at the most; one that cannot wait counts as `MOST`."""
+    if plan is None or buffer.copies or not (isinstance(plan.exchange, Exchange) and plan.exchange.carries):
+        return MOST
+    counts = [plan.select.largest_of(item.size) for item in buffer.slices]
+    return sum(MOST if count is None else count for count in counts)
