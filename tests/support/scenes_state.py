@@ -254,7 +254,7 @@ def refuses_what_is_not_its_own(stage: Stage, folder: str) -> None:
     wrong = {
         f"rank {peer} of {stage.size}.*load\\(link, folder\\)": {**state, "rank": peer},
         f"of {stage.size + 1}, here is rank {stage.rank}": {**state, "world_size": stage.size + 1},
-        "version 2 is needed, not 99": {**state, "version": 99},
+        "version 3 is needed, not 99": {**state, "version": 99},
         "3 numbers for 'middle.weight'": {**state, "buffers": {"middle.weight": {"residual": torch.zeros(3)}}},
         "'gone'": {**state, "buffers": {"gone": {"residual": torch.zeros(3)}}},
         "velocity, which memory=residual": {**state, "buffers": {"middle.bias": {"velocity": torch.zeros(48)}}},

@@ -68,7 +68,7 @@ def round_stats(rounds: Rounds, sent: int, received: int, dense: int) -> dict[st
         "rounds": rounds.round,
         "meetings": rounds.meeting,
         "steps": rounds.total,
-        "nonfinite": rounds.counts.spoiled,
+        "nonfinite": rounds.counts.nonfinite,
         "bytes_sent": sent,
         "bytes_received": received,
         "bytes_dense": dense,
