@@ -19,7 +19,7 @@ from sparsewire.training.schedule import Settings
 from sparsewire.training.settings import is_positive
 
 from .backends import backend_for
-from .link import Link, Place
+from .link import Link, Trained
 from .optimizers import check_fit, check_optimizer, momentum_of, read_facts
 from .ranks import find_ranks
 from .variables import dense_names, named_variables, take_over
@@ -58,8 +58,9 @@ def open_link(model: Any, options: Options) -> Link:
     _compile_plainly(model, name)
     if comm.rank == 0:
         logger.info("%s", recipe.text())
-    place = Place(model, optimizer, optimizer is getattr(model, "optimizer", None), comm, options.comm is None, backend)
-    return Link(place, named, settings, recipe)
+    compiled = optimizer is getattr(model, "optimizer", None)
+    trained = Trained(model, optimizer, compiled, comm, options.comm is None, backend)
+    return Link(trained, named, settings, recipe)
 
 
 def _check(model: Any, optimizer: Any, backend: str) -> None:

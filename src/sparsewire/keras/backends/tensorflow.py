@@ -18,7 +18,7 @@ from . import Step
 BUCKET = 2**22  # bytes that are put at once
 
 
-class Rows(NamedTuple):
+class RowsGradient(NamedTuple):
     """tf.IndexedSlices in NumPy's arrays."""
 
     indices: Array
@@ -73,7 +73,7 @@ def _put(link: Any, names: Sequence[str], gradients: Sequence[Any], some: Sequen
     def put(*args: Any) -> Array:
         arrays = iter(args[len(scaled) :])
         given = {
-            names[place]: Rows(next(arrays), next(arrays), next(arrays)) if rows else next(arrays)
+            names[place]: RowsGradient(next(arrays), next(arrays), next(arrays)) if rows else next(arrays)
             for place, rows in zip(some, are_rows, strict=True)
         }
         link.put(given, args[0] if scaled else None)

@@ -63,7 +63,7 @@ class StepGain:
         if self.largest is None:
             return
         energies = [energy.read() for energy in self._measured]
-        total, sent = math.fsum(one[0] for one in energies), math.fsum(one[1] for one in energies)
+        total, sent = math.fsum(energy[0] for energy in energies), math.fsum(energy[1] for energy in energies)
         if not dense and not 0 < total < math.inf:
             return
         share = 1.0 if dense else min(1.0, sent / total)
