@@ -14,7 +14,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from sparsewire.errors import InputError, SparsewireError
+from script import exit_status
+
+from sparsewire.errors import InputError
 from sparsewire.lab import results
 from sparsewire.lab.arguments import output_file
 from sparsewire.lab.curves import smooth, thinned
@@ -142,15 +144,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, metavar="RESULTS.jsonl")
     parser.add_argument("--picture", type=output_file, metavar="OUT.png")
     options = parser.parse_args(argv)
-    try:
+
+    def work() -> None:
         methods = read(options.results)
         print(show(methods))
         if options.picture:
             draw(methods, options.picture)
-    except (SparsewireError, OSError) as error:
-        print(f"headline.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":
