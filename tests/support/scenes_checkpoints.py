@@ -39,7 +39,7 @@ def loads_nowhere(stage: Stage, folder: str, damage: str, victim: int) -> str:
     return told
 
 
-def loads_dealt_nowhere(stage: Stage, folder: str) -> None:
+def loads_resharded_nowhere(stage: Stage, folder: str) -> None:
     """With another number of ranks every rank needs every file."""
     run = Run(stage)
     edit(sorted(Path(folder).glob("*.sws"))[-1], "bit") if stage.rank == 0 else None

@@ -102,8 +102,8 @@ class Link(AveragerLink):
         return to_tensors(self.averager.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from this rank's saved state, whatever other ranks do. `sparsewire.torch.load` asks them, and deals
-        states out to another number of ranks."""
+        """Goes on from this rank's saved state, whatever other ranks do. `sparsewire.torch.load` asks them, and
+        reshards states to another number of ranks."""
         self.take_over(self.read_state(state))
 
     def read_state(self, state: Mapping[str, Any]) -> Any:
