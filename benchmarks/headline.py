@@ -14,9 +14,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from script import exit_status
-
-from sparsewire.errors import InputError
+from sparsewire.errors import InputError, SparsewireError
 from sparsewire.lab import results
 from sparsewire.lab.arguments import output_file
 from sparsewire.lab.curves import smooth, thinned
@@ -144,14 +142,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, metavar="RESULTS.jsonl")
     parser.add_argument("--picture", type=output_file, metavar="OUT.png")
     options = parser.parse_args(argv)
-
-    def work() -> None:
+    try:
         methods = read(options.results)
         print(show(methods))
         if options.picture:
             draw(methods, options.picture)
-
-    return exit_status(work)
+    except (SparsewireError, OSError) as error:
+        print(f"headline.py: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
