@@ -28,7 +28,7 @@ from sparsewire.training.schedule import Ratios, Settings
 from sparsewire.training.settings import Exclude, excluded
 
 from .engine import open_comm
-from .guard import Guard
+from .guard import GuardedLink
 from .opt_state import finite_only, masked
 from .trees import Tree, as_arrays, flat_weights, named_leaves, weights_like
 
@@ -88,7 +88,7 @@ def local(
     return LocalLink(params, ranks, options, settings, plan)
 
 
-class LocalLink(RoundsLink, Guard):
+class LocalLink(RoundsLink, GuardedLink):
     """Made by `local`. `params` are rank 0's weights, to begin with."""
 
     def __init__(

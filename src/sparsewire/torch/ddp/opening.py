@@ -42,7 +42,7 @@ class Options(StepOptions):
 
 
 @dataclass(frozen=True)
-class Plan:
+class LinkPlan:
     """What this rank will do, if the others agree."""
 
     recipe: Recipe
@@ -71,11 +71,11 @@ def open_link(model: torch.nn.Module, options: Options) -> Link:
         raise
 
 
-def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, options: Options) -> Plan:
+def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, options: Options) -> LinkPlan:
     recipe, auto, settings, fit = read_options(named, options)
     if settings.schedule.scheme.exchange.uses_masks:
         settings = replace(settings, masks=find_masks(named, wrapped.module))
-    return Plan(recipe, auto, settings, fit, free_hook(wrapped))
+    return LinkPlan(recipe, auto, settings, fit, free_hook(wrapped))
 
 
 def read_options(named: Named, options: Options) -> tuple[Recipe, Auto | None, Settings, Fit | None]:
@@ -101,7 +101,7 @@ def read_options(named: Named, options: Options) -> tuple[Recipe, Auto | None, S
     return recipe, auto, settings, fit
 
 
-def _connect(named: Named, group: CommGroup, plan: Plan) -> Link:
+def _connect(named: Named, group: CommGroup, plan: LinkPlan) -> Link:
     recipe, auto, settings = plan.recipe, plan.auto, plan.settings
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named.items()}
     fourier = fourier_for(group.comm, [settings.schedule.scheme] if auto is None else auto.plans, names)

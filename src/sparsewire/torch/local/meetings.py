@@ -22,7 +22,7 @@ from .background_call import BackgroundCall
 from .groups import Group
 from .model import LocalModel
 from .pending_exchange import PendingExchange
-from .traffic import Traffic
+from .traffic import TrafficTotal
 
 logger = logging.getLogger("sparsewire")
 
@@ -37,7 +37,7 @@ class Meetings:
         self.model, self.group, self.options, self.rounds = model, group, options, rounds
         self.pending: PendingExchange | None = None
         self.error: BaseException | None = None
-        self.traffic = Traffic()
+        self.traffic = TrafficTotal()
         self._steps, self._warned = 0, False
 
     def stats(self) -> dict[str, Any]:
