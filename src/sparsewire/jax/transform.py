@@ -142,8 +142,8 @@ def _exchanged(link: Link, updates: Tree, state: ExchangeState) -> tuple[Tree, E
         call = functools.partial(link.exchange_in_callback, names)
         means: Any = io_callback(call, shapes, state.step, *arrays, ordered=True)
     else:
-        found = link.exchange(names, state.step, *arrays)
-        means = [on_devices(mean, leaf) for mean, leaf in zip(found, arrays, strict=True)]
+        exchanged = link.exchange(names, state.step, *arrays)
+        means = [on_devices(mean, leaf) for mean, leaf in zip(exchanged, arrays, strict=True)]
     return replaced(updates, means), ExchangeState(state.step + 1)
 
 
