@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -33,8 +32,8 @@ from accuracy_picture import draw
 from accuracy_rules import DENSE, RULES, SPREADS, Cell, train
 from accuracy_table import show
 from accuracy_tasks import TASKS
+from script import run_listed
 
-from sparsewire.errors import SparsewireError
 from sparsewire.lab import measure, results
 from sparsewire.lab.arguments import count, output_file
 from sparsewire.lab.tasks.scores import HIGHER
@@ -166,23 +165,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status; what is wrong with the input is said in one line."""
-    options = parse(argv)
-    try:
-        measure.need_for_picture(options.picture)
-        if options.nice:
-            os.nice(19)
-        if options.tasks:
-            results.prepare(options.output)
-            with results.alone(options.output):
-                run(options)
-        records = [record for path in (options.output, *options.add) for _, record in results.read(path)]
-        print(show(records))
-        if options.picture:
-            draw(records, options.picture)
-    except (SparsewireError, OSError) as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_listed(parse(argv), run, show, draw)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import argparse
 import itertools
 import logging
 import math
-import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,11 +24,11 @@ from typing import Any
 
 import training
 from accuracy_tasks import TASKS as ACCURACY
+from script import run_listed
 from torch import nn
 
 import sparsewire as sw
 from sparsewire.comm import Communicator, run_ranks
-from sparsewire.errors import SparsewireError
 from sparsewire.lab import measure, results
 from sparsewire.lab.arguments import count, output_file
 from sparsewire.lab.tables import number, table
@@ -225,6 +224,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--falling", action="store_true", help="one threshold for the model, and a ratio that falls")
     add("--actions", nargs="+", choices=["warn", "dense"], default=["warn"], help="what an alarm does")
     add("--nice", action="store_true", help="leave the processors to others")
+    parser.set_defaults(add=[], picture=None)
     return parser.parse_args(argv)
 
 
@@ -232,18 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     logging.getLogger("sparsewire").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    try:
-        if options.nice:
-            os.nice(19)
-        if options.tasks:
-            results.prepare(options.output)
-            with results.alone(options.output):
-                run(options)
-        print(show([record for _, record in results.read(options.output)]))
-    except (SparsewireError, OSError) as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_listed(options, run, show)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsewire.errors import SparsewireError
+from sparsewire.lab import measure, results
 from sparsewire.lab.arguments import add_json, count, output_file
 from sparsewire.lab.tables import publish
 
@@ -51,12 +53,43 @@ def run_script(
     options: argparse.Namespace, run: Callable[[argparse.Namespace], Result], show: Callable[[Result], str],
     draw: Callable[[Result, Path], None],
 ) -> int:  # fmt: skip
-    """The exit status; what is wrong with the input is said in one line."""
-    try:
+    """Runs, shows, writes and draws; the exit status."""
+
+    def work() -> None:
         result = run(options)
         publish(show(result), result, options.json)
         if options.picture:
             draw(result, options.picture)
+
+    return exit_status(work)
+
+
+def run_listed(
+    options: argparse.Namespace, run: Callable[[argparse.Namespace], None], show: Callable[[list[Result]], str],
+    draw: Callable[[list[Result], Path], None] | None = None,
+) -> int:  # fmt: skip
+    """Runs what `options.output` does not list yet, and shows all that is there; the exit status."""
+
+    def work() -> None:
+        measure.need_for_picture(options.picture)
+        if options.nice:
+            os.nice(19)
+        if options.tasks:
+            results.prepare(options.output)
+            with results.alone(options.output):
+                run(options)
+        records = [record for path in (options.output, *options.add) for _, record in results.read(path)]
+        print(show(records))
+        if draw is not None and options.picture:
+            draw(records, options.picture)
+
+    return exit_status(work)
+
+
+def exit_status(work: Callable[[], object]) -> int:
+    """0, or 2 after an error of the input, which is said in one line."""
+    try:
+        work()
     except (SparsewireError, OSError) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         return 2

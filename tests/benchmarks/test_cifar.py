@@ -34,9 +34,9 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_arm_is_trained_and_its_volume_reported(tmp_path: Path) -> None:
-    parts = {"train": pictures(32, 0), "test": pictures(40, 1)}
+    parts = {"train": pictures(32, 0), "test": pictures(8, 1)}
     np.savez(tmp_path / "made.npz", **{f"{a}_{b}": array for a, part in parts.items() for b, array in part.items()})
-    words = ["--train", 32, "--test", 40, "--steps", 2, "--batch", 2, "--seeds", 1, "--dense"]
+    words = ["--train", 32, "--test", 8, "--steps", 1, "--batch", 1, "--seeds", 1, "--dense"]
     words += ["--json", tmp_path / "out.json"]
     done = run(tmp_path / "made.npz", *words)
     assert done.returncode == 0, done.stderr

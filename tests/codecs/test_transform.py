@@ -70,7 +70,7 @@ def test_dct_is_the_cosine_transform_of_type_two(dtype: str) -> None:
 
 
 def tiles_of(matrix: np.ndarray, block: int) -> np.ndarray:
-    """Coefficients of tiles as FORMAT.md has them: whole tiles first, each column by column."""
+    """Coefficients of tiles as docs/reference/format.md has them: whole tiles first, each column by column."""
     whole, cut = [], []
     for top in range(0, matrix.shape[0], block):
         for left in range(0, matrix.shape[1], block):

@@ -149,11 +149,13 @@ def test_the_collective_that_a_rank_did_not_reach_is_named(name: str, call: Any)
     def fn(comm: Communicator) -> None:
         if comm.rank == 1:
             release.wait(20)
-        call(comm)
+        try:
+            call(comm)
+        finally:
+            release.set()
 
     with pytest.raises(CommTimeout, match=rf"^{name}: ranks \[1\] did not arrive within 0.2 s"):
         run(2, fn, timeout=0.2)
-    release.set()
 
 
 def test_an_engine_that_gathers_from_all_ranks_only_still_reduces_and_broadcasts() -> None:

@@ -79,12 +79,14 @@ def test_a_rank_that_never_arrives_is_named(stuck: list[int]) -> None:
     def fn(comm: Communicator) -> None:
         if comm.rank in stuck:
             release.wait(20)
-        comm.all_gather(b"x")
+        try:
+            comm.all_gather(b"x")
+        finally:
+            release.set()
 
     begin = time.monotonic()
     with pytest.raises(CommTimeout) as caught:
         run_ranks(4, fn, timeout=0.3)
-    release.set()
     assert f"ranks {stuck} did not arrive within 0.3 s" in str(caught.value)
     assert "all_gather" in str(caught.value)
     assert isinstance(caught.value, TimeoutError)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaged import edit
 
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import AccuracyWarning, CommError, InputError, SchemeError, SparsewireError
@@ -193,6 +194,29 @@ def test_threads_are_ranks_too(tmp_path: Path) -> None:
     wire.link.load(tmp_path)
     left = wire.link.state_dict()["buffers"]["w"]["residual"]
     assert left.sum() == pytest.approx(1.5 * 1200 - float(mean["w"].sum()))
+
+
+@pytest.mark.parametrize("damage", ["bit", "NaN", "size", "type", "missing", "step"])
+def test_one_ranks_damaged_file_is_loaded_by_nobody(damage: str, tmp_path: Path) -> None:
+    """All ranks say whose it is, keep what they had, and train on."""
+
+    def rank(comm: Communicator) -> bool:
+        wire = exchange("topk(10%) | values=raw | memory=residual", comm=comm)
+        state = wire.init(PARAMS)
+        given = {"w": jnp.full((40, 30), 1.0 + comm.rank), "b": jnp.full(3, 1.0 + comm.rank)}
+        _, state = wire.update(given, state)
+        path = wire.link.save(tmp_path)
+        _, state = wire.update(given, state)
+        if comm.rank == 1:
+            edit(path, damage)
+        before = wire.link.state_dict()["buffers"]["w"]["residual"]
+        with pytest.raises(InputError, match=r"rank 1: .*sparsewire-00001-of-"):
+            wire.link.load(tmp_path)
+        after = wire.link.state_dict()["buffers"]["w"]["residual"]
+        wire.update(given, state)
+        return wire.link.step == 3 and np.array_equal(before, after)
+
+    assert run_ranks(2, rank) == [True, True]
 
 
 def test_broadcast_keeps_shardings() -> None:

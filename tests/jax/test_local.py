@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaged import edit
 
 from sparsewire.comm import Communicator, run_ranks
 from sparsewire.errors import CommMismatch, InputError
@@ -125,6 +126,27 @@ def test_resumed_in_mid_round_is_exact(tmp_path: Path) -> None:
         return np.asarray(rounds.finish(params)["w"])
 
     whole, again = (run_ranks(2, lambda comm, resumed=resumed: rank(comm, resumed)) for resumed in (False, True))
+    assert np.array_equal(whole[0], again[0]) and np.array_equal(again[0], again[1])
+
+
+@pytest.mark.parametrize("damage", ["bit", "NaN", "missing", "common"])
+def test_one_ranks_damaged_file_is_loaded_by_nobody(damage: str, tmp_path: Path) -> None:
+    """All ranks say whose it is, and meet again as if nobody had tried to load."""
+
+    def rank(comm: Communicator, load: bool) -> Any:
+        rounds = local({"w": jnp.zeros((40, 30))}, "topk(5%) | memory=residual", every=2, comm=comm)
+        params = rounds.params
+        for step in range(8):
+            if step == 5 and load:
+                path = rounds.save(tmp_path, params)
+                if comm.rank == 1:
+                    edit(path, damage)
+                with pytest.raises(InputError, match=r"rank 1: .*sparsewire-00001-of-"):
+                    rounds.load(tmp_path)
+            params = rounds({"w": params["w"] - gradient(comm.rank, step)})
+        return np.asarray(rounds.finish(params)["w"])
+
+    whole, again = (run_ranks(2, lambda comm, load=load: rank(comm, load)) for load in (False, True))
     assert np.array_equal(whole[0], again[0]) and np.array_equal(again[0], again[1])
 
 

@@ -56,9 +56,10 @@ def train(model: Any, **settings: Any) -> Any:
     ids=lambda one: one.name if isinstance(one, optimizers.Optimizer) else "",
 )
 def test_the_recipe_of_an_optimizer_that_is_served(optimizer: Any, recipe: str) -> None:
-    with sparsewire.keras.attach(model_with(optimizer)) as link:
+    model = model_with(optimizer)
+    with sparsewire.keras.attach(model) as link:
         assert recipe in repr(link)
-        train(link._place.model, callbacks=[link])
+        train(model, callbacks=[link])
         assert link.step == 2
         assert link.stats()["recipe"] == repr(link.recipe)
 

@@ -50,8 +50,8 @@ def test_what_ranks_send_is_what_ranks_receive(size):
     gathered = [volume.all_gather(sizes, rank) for rank in range(size)]
     spread = [volume.broadcast(7.0, size, place) for place in range(size)]
     parts = np.arange(size * size, dtype=float).reshape(size, size)
-    dealt = [volume.all_to_all(list(parts[rank]), list(parts[:, rank]), rank) for rank in range(size)]
-    for moved in (gathered, spread, dealt):
+    swapped = [volume.all_to_all(list(parts[rank]), list(parts[:, rank]), rank) for rank in range(size)]
+    for moved in (gathered, spread, swapped):
         assert sum(one.sent for one in moved) == sum(one.received for one in moved)
     assert [one.received for one in gathered] == [sum(sizes) - own for own in sizes]
     assert [one.received for one in spread] == [0.0] + [7.0] * (size - 1)

@@ -190,6 +190,13 @@ SCENES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+def wait_for_survivors(folder: Path, count: int) -> None:
+    """Once rank 0 has gone, JAX's service goes with it and aborts those that are still writing."""
+    deadline = time.monotonic() + 30
+    while len(list(folder.glob("*.json"))) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def main(names: str, folder: str, rank: str, size: str, port: str) -> None:
     connect(rank, size, port)
     seen: dict[str, Any] = {}
@@ -202,6 +209,7 @@ def main(names: str, folder: str, rank: str, size: str, port: str) -> None:
             seen[name] = traceback.format_exc()
         (Path(folder) / f"{rank}.json").write_text(json.dumps(seen))
     if names == "killed":
+        wait_for_survivors(Path(folder), int(size) - 1)
         os._exit(0)  # JAX would wait for the rank that is gone
 
 

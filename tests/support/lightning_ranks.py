@@ -200,10 +200,10 @@ def main(folder: Path) -> dict[str, Any]:
     link = fit(2, path=edited(middle, third_rank))[1].link  # at its end already: loads, and takes no step
     mine = [states[0], states[1]] if link.comm.rank == 0 else [states[1]]
     shares = {name: sum(residuals(state)[name] * (2 / 3) for state in mine) for name in residuals(states[0])}
-    facts["dealt"] = all(
+    facts["resharded"] = all(
         torch.allclose(kept, shares[name], atol=1e-6) for name, kept in residuals(link.state_dict()).items()
     )
-    facts["dealt"] = facts["dealt"] and link.step == 4
+    facts["resharded"] = facts["resharded"] and link.step == 4
     facts["damaged"] = refusal_of_damage(middle)
     facts |= scaled(weights)
     facts |= with_adam(folder)

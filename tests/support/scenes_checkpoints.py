@@ -7,46 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from damaged import edit
 from local_runs import batch, build
 from scenes_state import Run, expect
 from torch import nn
 from torch_ranks import Stage, assert_same_state, raises, same_bits
 
-from sparsewire.core.statefile import pack, read_state
 from sparsewire.errors import InputError
 from sparsewire.torch import LocalLink, load, load_dcp, local_steps, save, save_dcp
-from sparsewire.training.checkpoints import KIND, find_sets
+from sparsewire.training.checkpoints import find_sets
 
 MOMENTUM = "topk(5%) | indices=rice | values=qsgd(bits=5) | memory=dgc(momentum=0.9)"
-
-
-def edit(path: Path, damage: str) -> None:
-    """Damages a file: one bit, or a state that is wrong but has its checksum."""
-    data = bytearray(path.read_bytes())
-    if damage == "bit":
-        data[len(data) // 2] ^= 16
-        path.write_bytes(data)
-        return
-    facts = read_state(path, KIND)
-    state = facts["state"]
-    name = next(iter(state["buffers"]))
-    kept = state["buffers"][name]["residual"]
-    match damage:
-        case "NaN":
-            kept = np.full_like(kept, np.nan)
-        case "size":
-            kept = kept[:-1]
-        case "type":
-            kept = kept.tolist()
-        case "missing":
-            del state["scale"]
-        case "step":
-            state["step"] = "two"
-        case "mean":
-            state["means"][name]["indices"] = np.array([10**9], np.int32)
-            state["means"][name]["values"] = np.ones(1, np.float32)
-    state["buffers"][name]["residual"] = kept
-    path.write_bytes(pack(facts))
 
 
 def loads_nowhere(stage: Stage, folder: str, damage: str, victim: int) -> str:
@@ -68,7 +39,7 @@ def loads_nowhere(stage: Stage, folder: str, damage: str, victim: int) -> str:
     return told
 
 
-def loads_dealt_nowhere(stage: Stage, folder: str) -> None:
+def loads_resharded_nowhere(stage: Stage, folder: str) -> None:
     """With another number of ranks every rank needs every file."""
     run = Run(stage)
     edit(sorted(Path(folder).glob("*.sws"))[-1], "bit") if stage.rank == 0 else None

@@ -9,6 +9,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,17 +191,19 @@ def _steps(run: Run, fails: bool, end: int = 6) -> None:
             raise ValueError("no such file")
 
 
-def one_raises_while_others_are_late(stage: Stage, late: float) -> dict[str, Any]:
-    """Rank 1 raises in the middle of backward, with a collective that the others have not come to."""
-    run = Run(stage)
+def one_raises_while_others_are_late(stage: Stage, folder: str) -> dict[str, Any]:
+    """Rank 1 raises in the middle of backward, with a collective that the others come to when it has left its link."""
+    run, left, deadline = Run(stage), Path(folder) / "left", time.monotonic() + 25
     run.train(2)
     if stage.rank == 1:
         run.model.module.first.weight.register_hook(lambda grad: _no_room())
     else:
-        time.sleep(late)
-    begin = time.monotonic()
+        while not left.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    has_left = left.exists()
     text = raises(MemoryError if stage.rank == 1 else PeerFailed, lambda: _last_steps(run))
-    return {"text": text, "seconds": time.monotonic() - begin}
+    left.touch()
+    return {"text": text, "came late": has_left}
 
 
 def _last_steps(run: Run) -> None:

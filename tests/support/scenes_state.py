@@ -1,4 +1,4 @@
-"""Scenes of saving, resuming, dealing out, and steps that are not finite."""
+"""Scenes of saving, resuming, resharding, and steps that are not finite."""
 
 from __future__ import annotations
 
@@ -223,20 +223,20 @@ def _sum(link: Link) -> float:
     return sum(part.double().sum().item() for part in parts)
 
 
-def dealing_keeps_every_mean(stage: Stage, folder: str, size: int) -> None:
+def resharding_keeps_every_mean(stage: Stage, folder: str, size: int) -> None:
     """Entry by entry, dense and sparse: the residuals of all ranks have the same mean."""
     run = Run(stage, kind="words")
     run.train(4)
     run.save(folder)
     stage.group.barrier().wait()
     states = read_all(folder)
-    dealt = reshard(states[::-1], size)
-    assert [(one["rank"], one["world_size"], one["step"]) for one in dealt] == [(r, size, 4) for r in range(size)]
+    resharded = reshard(states[::-1], size)
+    assert [(one["rank"], one["world_size"], one["step"]) for one in resharded] == [(r, size, 4) for r in range(size)]
     for name in dense_kept(states[0]):
-        before, after = (sum(dense_kept(one)[name] for one in group) / len(group) for group in (states, dealt))
+        before, after = (sum(dense_kept(one)[name] for one in group) / len(group) for group in (states, resharded))
         torch.testing.assert_close(after, before)
     before, after = (sum(spread(sparse_kept(one)["words.weight"]) for one in group) / len(group)
-                     for group in (states, dealt))  # fmt: skip
+                     for group in (states, resharded))  # fmt: skip
     assert before.any()
     torch.testing.assert_close(after, before)
     with_gap = states[:-1]
@@ -254,7 +254,7 @@ def refuses_what_is_not_its_own(stage: Stage, folder: str) -> None:
     wrong = {
         f"rank {peer} of {stage.size}.*load\\(link, folder\\)": {**state, "rank": peer},
         f"of {stage.size + 1}, here is rank {stage.rank}": {**state, "world_size": stage.size + 1},
-        "version 2 is needed, not 99": {**state, "version": 99},
+        "version 3 is needed, not 99": {**state, "version": 99},
         "3 numbers for 'middle.weight'": {**state, "buffers": {"middle.weight": {"residual": torch.zeros(3)}}},
         "'gone'": {**state, "buffers": {"gone": {"residual": torch.zeros(3)}}},
         "velocity, which memory=residual": {**state, "buffers": {"middle.bias": {"velocity": torch.zeros(48)}}},

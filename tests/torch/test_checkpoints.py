@@ -14,9 +14,9 @@ def test_one_ranks_damaged_state_is_loaded_by_nobody(ranks: Pool, tmp_path: Path
     assert len(set(ranks.play("checkpoints.loads_nowhere", folder=str(tmp_path), damage=damage, victim=victim))) == 1
 
 
-def test_a_damaged_set_is_dealt_out_to_nobody(ranks: Pool, tmp_path: Path) -> None:
+def test_a_damaged_set_is_resharded_to_nobody(ranks: Pool, tmp_path: Path) -> None:
     ranks.play("state.saves_apart", ranks=3, folder=str(tmp_path), kind="plain")
-    ranks.play("checkpoints.loads_dealt_nowhere", ranks=2, folder=str(tmp_path))
+    ranks.play("checkpoints.loads_resharded_nowhere", ranks=2, folder=str(tmp_path))
 
 
 def test_a_damaged_dcp_folder_is_loaded_by_nobody(ranks: Pool, tmp_path: Path) -> None:

@@ -50,11 +50,11 @@ def test_a_folder_without_a_checkpoint_is_named(facts: list[dict[str, Any]]) -> 
 
 
 def test_another_number_of_ranks_shares_what_was_left(facts: list[dict[str, Any]], tmp_path: Path) -> None:
-    dealt = run_script(__file__, tmp_path, "deal", facts[0]["folder"], ranks=3)
+    resharded = run_script(__file__, tmp_path, "reshard", facts[0]["folder"], ranks=3)
     for name in facts[0]["sums"]:
-        means = [sum(rank["sums"].get(name, 0) for rank in group) / len(group) for group in (dealt, facts)]
+        means = [sum(rank["sums"].get(name, 0) for rank in group) / len(group) for group in (resharded, facts)]
         assert means[0] == pytest.approx(means[1], rel=1e-4, abs=1e-6)
-    assert [rank["step"] for rank in dealt] == [3] * 3
+    assert [rank["step"] for rank in resharded] == [3] * 3
 
 
 # --- the ranks ---
@@ -159,7 +159,7 @@ def resume(folder: str) -> dict[str, Any]:
     return facts
 
 
-def deal(folder: str) -> dict[str, Any]:
+def reshard_dcp(folder: str) -> dict[str, Any]:
     from sparsewire.torch import load_dcp
 
     model, optimizer, link = started()
@@ -175,5 +175,5 @@ if __name__ == "__main__":
 
     out, mode, *rest = sys.argv[1:]
     dist.init_process_group("gloo")
-    write_facts(out, resume(out) if mode == "resume" else deal(rest[0]))
+    write_facts(out, resume(out) if mode == "resume" else reshard_dcp(rest[0]))
     dist.destroy_process_group()

@@ -45,7 +45,7 @@ def test_a_checkpoint_that_is_saved_after_the_end_holds_them_too(facts: list[dic
 
 
 def test_another_number_of_ranks_shares_what_was_left(facts: list[dict[str, Any]]) -> None:
-    assert [rank["dealt"] for rank in facts] == [True] * RANKS
+    assert [rank["resharded"] for rank in facts] == [True] * RANKS
 
 
 def test_one_ranks_damaged_state_is_loaded_by_nobody(facts: list[dict[str, Any]]) -> None:

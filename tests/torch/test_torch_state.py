@@ -1,4 +1,4 @@
-"""What a link remembers: saved per rank, resumed exactly, dealt out anew, untouched by steps that overflow."""
+"""What a link remembers: saved per rank, resumed exactly, resharded, untouched by steps that overflow."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_another_number_of_ranks_takes_over_the_mean_of_the_residuals(
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_dealing_keeps_the_mean_of_every_entry(ranks: Pool, tmp_path: Path, size: int) -> None:
-    ranks.play("state.dealing_keeps_every_mean", folder=str(tmp_path), size=size)
+    ranks.play("state.resharding_keeps_every_mean", folder=str(tmp_path), size=size)
 
 
 def test_a_state_that_is_not_this_ranks_is_refused_and_changes_nothing(ranks: Pool, tmp_path: Path) -> None:

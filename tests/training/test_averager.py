@@ -47,8 +47,8 @@ def test_every_gradient_is_sent_or_kept() -> None:
                 taken[name] = taken.get(name, 0) + kept.astype(np.float64)
         for name in NAMES:
             kept = residuals(one).get(name, np.zeros(NAMES[name], np.float32))
-            owed = comm.all_reduce(given[name]) - comm.all_reduce(kept.astype(np.float64))
-            np.testing.assert_allclose(comm.size * taken[name], owed, atol=1e-4)
+            sent = comm.all_reduce(given[name]) - comm.all_reduce(kept.astype(np.float64))
+            np.testing.assert_allclose(comm.size * taken[name], sent, atol=1e-4)
         assert "b" not in one.states.by_name  # smaller than dense_below
 
     run_ranks(3, fn)

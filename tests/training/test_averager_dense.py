@@ -61,14 +61,14 @@ def test_what_a_parameter_has_not_sent_goes_along_when_it_travels_dense(how: str
     def fn(comm: Communicator) -> None:
         one = averager(comm)
         train(one, comm, range(3))
-        owed = comm.all_reduce(residuals(one)["w"]) / comm.size
+        unsent = comm.all_reduce(residuals(one)["w"]) / comm.size
         other = averager(comm, **changed[how])
         other.load_state_dict(one.state_dict())
         x = gradients(comm, 3)
         alone = comm.all_reduce(x["w"]) / comm.size
         other.put(x)
         other.finish()
-        np.testing.assert_allclose(x["w"], alone + owed, atol=1e-5)
+        np.testing.assert_allclose(x["w"], alone + unsent, atol=1e-5)
         assert not other.states.by_name.get("w", {}).get("residual", np.zeros(1)).any()
 
     run_ranks(2, fn)

@@ -1,4 +1,4 @@
-"""Local steps: saved at any step, resumed to the bit, dealt out to another number of ranks."""
+"""Local steps: saved at any step, resumed to the bit, resharded to another number of ranks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _trained(comm: Communicator) -> bytes:
 @pytest.mark.parametrize("overlap", [0, 2])
 @pytest.mark.parametrize(("old", "new"), [(3, 2), (2, 4), (4, 2), (1, 3)])
 def test_another_number_of_ranks_takes_over_the_means(old: int, new: int, overlap: int, tmp_path: Path) -> None:
-    """Of what is owed, and of how far the weights have moved in this round."""
+    """Of what is unsent, and of how far the weights have moved in this round."""
     settings = {"every": 4, "outer": "sgd(rate=0.9, momentum=0.5)", "overlap": overlap}
 
     def first(comm: Communicator) -> dict[str, Any]:
@@ -117,10 +117,10 @@ def test_another_number_of_ranks_takes_over_the_means(old: int, new: int, overla
     assert_same_state(before[0]["common"], after[0]["common"])
     assert_same_state(before[0]["outer"], after[0]["outer"])
     for name, buffers in before[0]["buffers"].items():
-        owed, kept = (sum(state["buffers"][name]["residual"] for state in states) / len(states)
+        unsent, kept = (sum(state["buffers"][name]["residual"] for state in states) / len(states)
                       for states in (before, after))  # fmt: skip
-        assert owed.any() or not buffers["residual"].any()
-        torch.testing.assert_close(kept, owed)
+        assert unsent.any() or not buffers["residual"].any()
+        torch.testing.assert_close(kept, unsent)
     for name in before[0]["local"]:
         ends = (sum(landed(state, name) for state in states) / len(states) for states in (before, after))
         torch.testing.assert_close(*ends)
@@ -264,6 +264,6 @@ def test_states_are_dealt_by_the_public_function_too() -> None:
         return state
 
     states = on_ranks(fn)
-    dealt = reshard(states, 1)[0]
+    resharded = reshard(states, 1)[0]
     name = "3.weight"
-    torch.testing.assert_close(dealt["local"][name], sum(state["local"][name] for state in states) / SIZE)
+    torch.testing.assert_close(resharded["local"][name], sum(state["local"][name] for state in states) / SIZE)

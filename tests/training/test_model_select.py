@@ -111,15 +111,15 @@ def test_a_tensor_may_have_no_entries(indices: str, values: str) -> None:
 def test_every_exchange_takes_a_selection_that_was_made_before(exchange: str) -> None:
     def fn(comm: Communicator) -> None:
         one = compete(comm, f"topk(k=9) | values=raw | exchange={exchange}")
-        owed = {name: np.zeros(size) for name, size in NAMES.items() if name != "b"}
+        unsent = {name: np.zeros(size) for name, size in NAMES.items() if name != "b"}
         for step in range(4):
             x = gradients(comm, step)
-            given = {name: comm.all_reduce(x[name]) for name in owed}
+            given = {name: comm.all_reduce(x[name]) for name in unsent}
             one.put(x)
             assert one.finish()
-            for name in owed:
-                owed[name] += given[name] - comm.size * x[name]
-        for name, left in owed.items():
+            for name in unsent:
+                unsent[name] += given[name] - comm.size * x[name]
+        for name, left in unsent.items():
             np.testing.assert_allclose(comm.all_reduce(residuals(one)[name]), left, atol=1e-4)
 
     run_ranks(3, fn)

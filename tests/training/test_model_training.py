@@ -32,7 +32,7 @@ def test_each_rank_sends_the_largest_of_what_it_owes(memory: str) -> None:
             x = gradients(comm, step)
             x["v"] *= np.float32(0.01 if step % 2 else 3)
             total = compensated(one, x)
-            expected = {name: np.zeros_like(owed) for name, owed in total.items()}
+            expected = {name: np.zeros_like(unsent) for name, unsent in total.items()}
             for name, at in brute_force(total, 25).items():
                 expected[name][at] = total[name][at]
             sent = spy(one)
@@ -158,12 +158,12 @@ def test_another_number_of_ranks_goes_on_from_it(size: int) -> None:
         train(one, comm, range(3))
         return one.state_dict()
 
-    dealt = reshard(run_ranks(2, before), size)
+    resharded = reshard(run_ranks(2, before), size)
 
     def after(comm: Communicator) -> None:
         one, other = compete(comm), compete(comm)
-        one.load_state_dict(dealt[comm.rank])
-        other.load_state_dict({**dealt[comm.rank], "selection": {}})
+        one.load_state_dict(resharded[comm.rank])
+        other.load_state_dict({**resharded[comm.rank], "selection": {}})
         assert one._model.edge > 0 == other._model.edge
         assert all_same(train(one, comm, range(3, 6)), train(other, comm, range(3, 6)))
 

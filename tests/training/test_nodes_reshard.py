@@ -31,13 +31,13 @@ def test_other_ranks_and_machines_take_over_the_mean(old: tuple[int, int], new: 
 
     def resumed(comm: Communicator) -> dict[str, Any]:
         one = averager(comm, new[1], scheme)
-        one.load_state_dict(dealt[comm.rank])
+        one.load_state_dict(resharded[comm.rank])
         state = one.state_dict()
         train(one, comm, range(3, 5))
         return state
 
     states = run_ranks(old[0], started)
-    dealt = reshard(states[::-1], new[0], Grid.even(*new))
+    resharded = reshard(states[::-1], new[0], Grid.even(*new))
     again = run_ranks(new[0], resumed)
     facts = [(state["rank"], state["world_size"], state["step"]) for state in again]
     assert facts == [(rank, new[0], 3) for rank in range(new[0])]

@@ -104,7 +104,7 @@ def test_an_outer_step_beyond_all_numbers_is_not_made() -> None:
         with np.errstate(over="ignore"):
             assert not mine.hold(mine.visit(local, CALLED))
         assert all(np.array_equal(mine.common[name], array) for name, array in before.items())
-        assert (mine.counts.spoiled, mine.meeting) == (1, 2)
+        assert (mine.counts.nonfinite, mine.meeting) == (1, 2)
 
     run_ranks(2, fn)
 

@@ -1,4 +1,4 @@
-"""What an `Averager` keeps: dealt out to another number of ranks, rows of tables, half precision."""
+"""What an `Averager` keeps: resharded to another number of ranks, rows of tables, half precision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparsewire.training.residuals.reshard import reshard
 
 @pytest.mark.parametrize("old", [1, 2, 3, 4])
 @pytest.mark.parametrize("new", [1, 2, 3, 4, 5])
-def test_the_mean_of_what_is_owed_stays(old: int, new: int) -> None:
+def test_the_mean_of_what_is_unsent_stays(old: int, new: int) -> None:
     def fn(comm: Communicator) -> dict[str, Any]:
         one = averager(comm, "topk(5%) | values=qsgd(5)")
         rows = np.arange(3) + comm.rank
@@ -40,11 +40,11 @@ def test_the_mean_of_what_is_owed_stays(old: int, new: int) -> None:
         return sum(found) / len(found)
 
     states = run_ranks(old, fn)
-    dealt = reshard(states, new)
-    assert [(state["rank"], state["world_size"]) for state in dealt] == [(rank, new) for rank in range(new)]
+    resharded = reshard(states, new)
+    assert [(state["rank"], state["world_size"]) for state in resharded] == [(rank, new) for rank in range(new)]
     for name in ("w", "v", "table"):
         assert means(states, name).any()
-        np.testing.assert_allclose(means(dealt, name), means(states, name), atol=1e-6)
+        np.testing.assert_allclose(means(resharded, name), means(states, name), atol=1e-6)
 
 
 @pytest.mark.parametrize("memory", ["dgc", "dgc(mask=false)", "gmc", "gain"])
@@ -64,7 +64,7 @@ def test_a_momentum_goes_on_with_another_number_of_ranks(memory: str, old: int, 
         handed, whole = (averager(comm, scheme, momenta=m, rates=lambda: {"w": rate / 4}) for m in (None, dict))
         found = []
         for one in (handed, whole):
-            one.load_state_dict(dealt[comm.rank])
+            one.load_state_dict(resharded[comm.rank])
             found.append(gradients(comm, 3))
             one.put(found[-1])
             one.finish()
@@ -75,7 +75,7 @@ def test_a_momentum_goes_on_with_another_number_of_ranks(memory: str, old: int, 
         np.testing.assert_allclose(found[0]["w"] + 0.9 * last.to_dense(), found[1]["w"], atol=1e-5)
 
     states = run_ranks(old, started)
-    dealt = reshard(states, new)
+    resharded = reshard(states, new)
     mean = states[0]["means"]["w"]
     last = sw.Sparse(mean["indices"], mean["values"], (NAMES["w"],))
     assert mean["rate"] == rate and last.count

@@ -17,7 +17,7 @@ BLOCK = 2**17  # elements that several passes go over while they are in a core's
 def average_dense(arrays: Sequence[Array], comm: Communicator) -> bool:
     """Puts the means in the arrays' places; whether they are finite. Every rank gives the same arrays in one order."""
     kinds = sorted({(array.dtype.str, kernels.on_host(array)) for array in arrays})
-    groups = [[one for one in arrays if (one.dtype.str, kernels.on_host(one)) == kind] for kind in kinds]
+    groups = [[array for array in arrays if (array.dtype.str, kernels.on_host(array)) == kind] for kind in kinds]
     finite = [_average(group, comm) for group in groups]
     return all(finite)
 

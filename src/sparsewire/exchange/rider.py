@@ -30,11 +30,11 @@ def fits(numbers: float, ranks: int) -> bool:
 
 def gather_means(arrays: Sequence[Array], comm: Communicator) -> bool:
     """What no message took along: the same means by an all_gather of their own; whether they are finite."""
-    found = [True]
-    rider = Rider(arrays, found.append)
+    outcomes = [True]
+    rider = Rider(arrays, outcomes.append)
     if arrays:
         rider.average(rider.split(comm.all_gather(rider.pack(), "dense"))[1])
-    return found[-1]
+    return outcomes[-1]
 
 
 class Rider:

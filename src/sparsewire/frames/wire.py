@@ -171,8 +171,8 @@ def checked(given: Data, magic: bytes) -> memoryview:
     """The bytes before the checksum, once magic, version and checksum are right."""
     data = memoryview(given).cast("B")
     if bytes(data[: len(magic)]) != magic[: len(data)]:
-        found = KNOWN.get(bytes(data[: len(magic)]))
-        raise FrameError(f"these bytes are not {KNOWN[magic]}" + (f", but {found}" if found else ""))
+        kind = KNOWN.get(bytes(data[: len(magic)]))
+        raise FrameError(f"these bytes are not {KNOWN[magic]}" + (f", but {kind}" if kind else ""))
     if len(data) < len(magic) + 4 + CRC_SIZE:
         raise TruncatedFrame(f"{len(data)} bytes are too few for a frame")
     if data[len(magic)] != VERSION:

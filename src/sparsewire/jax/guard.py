@@ -1,4 +1,4 @@
-"""`Guard`: an error of this rank ends its part in the training, and the other ranks hear of it."""
+"""`GuardedLink`: an error of this rank ends its part in the training, and the other ranks hear of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsewire.errors import SparsewireError, add_note
 from .engine import tell
 
 
-class Guard:
+class GuardedLink:
     """What a host and its callbacks do with the communicator. `error` is what ended it, as it was raised."""
 
     def __init__(self, comm: Communicator, again: str) -> None:

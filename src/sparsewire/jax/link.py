@@ -24,7 +24,7 @@ from sparsewire.training.recipe import Recipe
 from sparsewire.training.settings import real_sizes
 
 from .engine import in_callback, original, tell
-from .guard import Guard, wait_for_callbacks
+from .guard import GuardedLink, wait_for_callbacks
 from .options import Options
 from .share import check_same
 from .staging import Staging
@@ -33,7 +33,7 @@ from .trees import as_arrays, is_traced, like
 logger = logging.getLogger("sparsewire")
 
 
-class Link(Guard):
+class Link(GuardedLink):
     """Made by `exchange`; it knows the parameters from `tx.init(params)` on. As a context manager it detaches at the
     end, and raises what went wrong in a callback as it was raised there."""
 

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.scheme import Spec
 from sparsewire.errors import InputError
 from sparsewire.planning.auto import read_auto
 from sparsewire.training.named import SELECT, look_at, names_memory
+from sparsewire.training.options import StepOptions
 from sparsewire.training.recipe import Recipe
-from sparsewire.training.schedule import Ratios, Settings, is_whole
-from sparsewire.training.settings import Exclude, TensorLike, excluded, read_settings, real_sizes
+from sparsewire.training.schedule import Settings, is_whole
+from sparsewire.training.settings import TensorLike, excluded
 
 from .optimizers import Given, NotGiven, check_fit, read_optimizer
 
 Tensors = Mapping[str, TensorLike]
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(StepOptions):
     """The arguments of `exchange`, which documents them."""
 
     scheme: Spec | None
     optimizer: Given
-    total_steps: int | None
-    coverage: float
-    ratio: float | None
-    memory: str | Memory | None
     every: int
-    select_per: str | None
-    dense_below: int
-    exclude: Exclude
-    warmup_steps: int
-    ratio_schedule: Ratios | None
-    clip_norm: float | None
-    seed: int
-    on_step: Callable[[dict[str, Any]], None] | None
-    nodes: int | str | None
 
     def check(self) -> None:
         """Refuses what is wrong whatever the parameters are."""
@@ -60,17 +47,12 @@ class Options:
     def settings_for(self, tensors: Tensors) -> tuple[Recipe, Settings]:
         """The recipe and the settings for these parameters; without any, for parameters that travel sparse."""
         dense = excluded(tensors, self.exclude) if tensors else frozenset[str]()
-        least = self.dense_below if is_whole(self.dense_below) else 0
-        sparse = [name for name, size in real_sizes(tensors).items() if name not in dense and size >= least]
-        behind = read_optimizer(self.optimizer)
-        recipe = self._recipe([behind.facts] if behind and (sparse or not tensors) else [])
-        settings = read_settings(
-            tensors, recipe.scheme, recipe.select_per, self.dense_below, lambda name, _: name in dense,
-            self.warmup_steps, recipe.ratio_schedule, None, self.seed, self.on_step, None, self.clip_norm, self.nodes,
-        )  # fmt: skip
+        behind, sparse = read_optimizer(self.optimizer), not tensors or self.sparse(tensors, dense)
+        recipe = self._recipe([behind.facts] if behind and sparse else [])
+        settings = self.settings_by(recipe, tensors, dense)
         if settings.schedule.scheme.exchange.uses_masks:
             raise InputError("pruned models are for PyTorch: name a scheme without masks")
-        if sparse or not tensors:
+        if sparse:
             check_fit(behind, settings.schedule.scheme.memory)
         if behind is not None:
             momenta = dict.fromkeys(tensors, behind.momentum)
@@ -79,10 +61,7 @@ class Options:
 
     def _recipe(self, facts: list[Any]) -> Recipe:
         try:
-            return Recipe.of(
-                facts, self.scheme, total_steps=self.total_steps, coverage=self.coverage, ratio=self.ratio,
-                memory=self.memory, select_per=self.select_per, ratio_schedule=self.ratio_schedule,
-            )  # fmt: skip
+            return self.recipe_for(facts, self.scheme)
         except InputError as error:
             raise InputError(self.in_words_of_exchange(str(error))) from None
 

@@ -15,6 +15,7 @@ from sparsewire.planning.auto import read_auto
 from sparsewire.training import checkpoints
 from sparsewire.training.agree import agree, refuse
 from sparsewire.training.checkpoints import NAME
+from sparsewire.training.link_parts import RoundsLink, round_stats
 from sparsewire.training.local import round_states
 from sparsewire.training.local.membership import join
 from sparsewire.training.local.outer import OuterSpec
@@ -22,13 +23,12 @@ from sparsewire.training.local.recipe import COVERAGE, local_scheme
 from sparsewire.training.local.round_schedule import Every
 from sparsewire.training.local.rounds import CALLED, DUE, LAST, Plan, Rounds
 from sparsewire.training.local.settings import LocalSettings, OnRound
-from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.recipe import check_numbers
 from sparsewire.training.schedule import Ratios, Settings
 from sparsewire.training.settings import Exclude, excluded
 
 from .engine import open_comm
-from .guard import Guard
+from .guard import GuardedLink
 from .opt_state import finite_only, masked
 from .trees import Tree, as_arrays, flat_weights, named_leaves, weights_like
 
@@ -88,7 +88,7 @@ def local(
     return LocalLink(params, ranks, options, settings, plan)
 
 
-class LocalLink(Guard):
+class LocalLink(RoundsLink, GuardedLink):
     """Made by `local`. `params` are rank 0's weights, to begin with."""
 
     def __init__(
@@ -132,35 +132,13 @@ class LocalLink(Guard):
         self.attached = False
         return params
 
-    @property
-    def step(self) -> int:
-        """Steps of this rank since the beginning."""
-        return self.rounds.total
-
-    @property
-    def round(self) -> int:
-        return self.rounds.round
-
-    @property
-    def grid(self) -> Grid:
-        return self.rounds.averager.nodes.grid
-
     def stats(self) -> dict[str, Any]:
         """Totals: rounds, meetings, steps, meetings at which a rank's weights were not finite; bytes handed to and got
         from the engine, what float32 gradients in every step would have sent, and seconds by stage."""
         traffic = self.comm.traffic()
         moved = [array.size for name, array in self.rounds.common.items() if name not in self.rounds.plan.plain]
-        return {
-            "rounds": self.rounds.round,
-            "meetings": self.rounds.meeting,
-            "steps": self.rounds.total,
-            "nonfinite": self.rounds.counts.spoiled,
-            "bytes_sent": traffic.bytes_sent,
-            "bytes_received": traffic.bytes_received,
-            "bytes_dense": 4 * sum(moved) * self._steps,
-            "seconds": dict(self.rounds.averager.clock.seconds),
-            "counts": dict(self.rounds.averager.clock.counts),
-        }
+        dense = 4 * sum(moved) * self._steps
+        return round_stats(self.rounds, traffic.bytes_sent, traffic.bytes_received, dense)
 
     def save(self, folder: PathLike, params: Tree, name: str = NAME) -> Path:
         """Writes this rank's state, with its weights, to a file of its own, whole or not at all. Every rank calls it;

@@ -97,8 +97,9 @@ def exchange(
         a collective of jax.distributed's processes may wait for one of them; by default 60.
     """
     options = Options(
-        scheme, optimizer, total_steps, coverage, ratio, memory, every, select_per, dense_below, exclude, warmup_steps,
-        ratio_schedule, clip_norm, seed, on_step, nodes,
+        scheme=scheme, optimizer=optimizer, total_steps=total_steps, coverage=coverage, ratio=ratio, memory=memory,
+        every=every, select_per=select_per, dense_below=dense_below, exclude=exclude, warmup_steps=warmup_steps,
+        ratio_schedule=ratio_schedule, clip_norm=clip_norm, seed=seed, on_step=on_step, nodes=nodes,
     )  # fmt: skip
     options.check()
     return Exchange(Link(open_comm(comm, timeout), options))
@@ -141,8 +142,8 @@ def _exchanged(link: Link, updates: Tree, state: ExchangeState) -> tuple[Tree, E
         call = functools.partial(link.exchange_in_callback, names)
         means: Any = io_callback(call, shapes, state.step, *arrays, ordered=True)
     else:
-        found = link.exchange(names, state.step, *arrays)
-        means = [on_devices(mean, leaf) for mean, leaf in zip(found, arrays, strict=True)]
+        exchanged = link.exchange(names, state.step, *arrays)
+        means = [on_devices(mean, leaf) for mean, leaf in zip(exchanged, arrays, strict=True)]
     return replaced(updates, means), ExchangeState(state.step + 1)
 
 

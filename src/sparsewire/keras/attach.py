@@ -57,6 +57,8 @@ def attach(
     A setting that one rank refuses is an error on every rank, at once.
     """
     return open_link(model, Options(
-        scheme, optimizer, total_steps, coverage, ratio, memory, select_per, dense_below, exclude, warmup_steps,
-        ratio_schedule, clip_norm, seed, on_step, timeout, nodes, comm,
+        scheme=scheme, optimizer=optimizer, total_steps=total_steps, coverage=coverage, ratio=ratio, memory=memory,
+        select_per=select_per, dense_below=dense_below, exclude=exclude, warmup_steps=warmup_steps,
+        ratio_schedule=ratio_schedule, clip_norm=clip_norm, seed=seed, on_step=on_step, timeout=timeout, nodes=nodes,
+        comm=comm,
     ))  # fmt: skip

@@ -31,8 +31,8 @@ logger = logging.getLogger("sparsewire")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a link works: the model, its optimizer, whether that is the compiled one, and the ranks."""
+class Trained:
+    """What a link works on: the model, its optimizer, whether that is the compiled one, and the ranks."""
 
     model: Any
     optimizer: Any
@@ -46,13 +46,13 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
     """Made by `attach`: a callback, and `stats()`, `save()`, `load()`, `state_dict()`, `detach()`; `with` detaches at
     its end."""
 
-    def __init__(self, place: Place, named: Mapping[str, Any], settings: Settings, recipe: Recipe) -> None:
+    def __init__(self, trained: Trained, named: Mapping[str, Any], settings: Settings, recipe: Recipe) -> None:
         keras.callbacks.Callback.__init__(self)
-        HostLink.__init__(self, place.comm, settings, real_sizes(named), recipe)
-        self.optimizer = place.optimizer
-        self._place, self._names = place, {id(one): name for name, one in named.items()}
+        HostLink.__init__(self, trained.comm, settings, real_sizes(named), recipe)
+        self.optimizer = trained.optimizer
+        self._trained, self._names = trained, {id(variable): name for name, variable in named.items()}
         if keras.backend.backend() == "tensorflow":  # its loops may name the tf.Variables
-            self._names |= {id(one.value): name for name, one in named.items()}
+            self._names |= {id(variable.value): name for name, variable in named.items()}
         self._meetings = Meetings(self.gather)
         self._fitting = self._stopped = self._within = False
         self._dense_share: Any = 0.0  # of beta_1 that is left in this step
@@ -63,22 +63,22 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
     # --- hooks ---
 
     def _hook(self) -> None:
-        place, one = self._place, inner_of(self.optimizer)
+        trained, inner = self._trained, inner_of(self.optimizer)
         self._apply, self._stateless = self.optimizer.apply, self.optimizer.stateless_apply
         self.optimizer.apply, self.optimizer.stateless_apply = self._applied, self._stateless_applied
-        if kind_of(one) in LEFT_OUT and one.beta_1 and self.settings.schedule.scheme.memory.buffers:
-            self._moment = FirstMoment(one, self._travels_sparse, lambda: self._dense_share)
+        if kind_of(inner) in LEFT_OUT and inner.beta_1 and self.settings.schedule.scheme.memory.buffers:
+            self._moment = FirstMoment(inner, self._travels_sparse, lambda: self._dense_share)
             self._moment.attach()
-        self._make = place.model.make_train_function
-        place.model.make_train_function = self._make_train_function
-        place.model.train_function = None  # it may hold the optimizer as it was
+        self._make = trained.model.make_train_function
+        trained.model.make_train_function = self._make_train_function
+        trained.model.train_function = None  # it may hold the optimizer as it was
 
     def _unhook(self) -> None:
         del self.optimizer.apply, self.optimizer.stateless_apply
         if self._moment is not None:
             self._moment.detach()
-        del self._place.model.make_train_function
-        self._place.model.train_function = None
+        del self._trained.model.make_train_function
+        self._trained.model.train_function = None
 
     def detach(self, error: BaseException | None = None) -> None:
         """From now on the model trains on this rank's gradients alone. Every rank calls it, and waits for the others;
@@ -95,7 +95,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
                 self.settled()
                 self.comm.barrier()
         finally:
-            if self._place.own_comm:
+            if self._trained.own_comm:
                 self.comm.close()
 
     def __enter__(self) -> Link:
@@ -110,7 +110,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
             raise first from None
 
     def settled(self) -> None:
-        self._place.backend.settle()
+        self._trained.backend.settle()
 
     # --- a step ---
 
@@ -138,7 +138,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
         names = [self._name(known[place]) for place in used]
         scale = getattr(self.optimizer, "dynamic_scale", None)
         given = None if scale is None else keras.ops.convert_to_tensor(scale)
-        step = self._place.backend.exchange(self, names, [grads[place] for place in used], given)
+        step = self._trained.backend.exchange(self, names, [grads[place] for place in used], given)
         self._dense_share = 1 - step.sparse if self.settings.schedule.warmup_steps else 0.0
         for place, mean in zip(used, step.means, strict=True):
             grads[place] = mean
@@ -163,7 +163,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
 
     def _make_train_function(self, force: bool = False) -> Any:
         """In the place of the model's; errors of an exchange keep their class, whatever the backend makes of them."""
-        model = self._place.model
+        model = self._trained.model
         if model.train_function is not None and not force:
             return model.train_function
         self._make(force)
@@ -189,7 +189,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
         if not self._fitting:
             return train(*args)
         *state, source = args
-        drawn, is_list = _draw(source, self._place.model.steps_per_execution)
+        drawn, is_list = _draw(source, self._trained.model.steps_per_execution)
         self.settled()
         count = self._meetings.batches(len(drawn))
         if not count:
@@ -204,7 +204,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
         if not drawn:
             raise StopIteration
         logger.info("rank %d: another rank has ended its epoch, or its training", self.comm.rank)
-        self._place.model.stop_training = self._stopped = True
+        self._trained.model.stop_training = self._stopped = True
         return (self._logs, *state) if state else self._logs
 
     # --- what `fit` calls ---
@@ -212,7 +212,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: Any = None) -> None:
         if not self.attached:
             raise InputError("the link is detached: attach again, or leave it out of callbacks")
-        if self._place.compiled and self._place.model.optimizer is not self.optimizer:
+        if self._trained.compiled and self._trained.model.optimizer is not self.optimizer:
             raise InputError(
                 "the model was compiled again after attach, and has another optimizer: call link.detach() before "
                 "compile, and attach after it"
@@ -232,7 +232,7 @@ class Link(HostLink, keras.callbacks.Callback):  # type: ignore[misc]
         """Every rank gets the mean metrics, in place, for the callbacks that follow; and one decision to stop."""
         if not self._fitting:
             return
-        model = self._place.model
+        model = self._trained.model
         self.settled()
         self._meetings.end_epoch()
         if self._stopped:  # by this link, to end the epoch

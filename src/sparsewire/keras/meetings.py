@@ -48,8 +48,8 @@ class Meetings:
         numbers = {name: float(value) for name, value in logs.items() if _is_number(value)}
         said = [json.loads(part) for part in self._gather(json.dumps([numbers, bool(stops)]).encode())]
         names = dict.fromkeys(name for theirs, _ in said for name in theirs)
-        found = {name: [theirs[name] for theirs, _ in said if name in theirs] for name in names}
-        return {name: math.fsum(them) / len(them) for name, them in found.items()}, any(stops for _, stops in said)
+        by_name = {name: [theirs[name] for theirs, _ in said if name in theirs] for name in names}
+        return {name: math.fsum(them) / len(them) for name, them in by_name.items()}, any(stops for _, stops in said)
 
     def end_training(self) -> None:
         """This rank begins no epoch any more."""

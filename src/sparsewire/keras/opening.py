@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 
-from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.scheme import Spec
 from sparsewire.comm import Communicator
 from sparsewire.errors import InputError
 from sparsewire.training.agree import agree, refuse
+from sparsewire.training.options import StepOptions
 from sparsewire.training.recipe import Recipe
-from sparsewire.training.schedule import Ratios, Settings, is_whole
-from sparsewire.training.settings import Exclude, is_positive, read_settings, real_sizes
+from sparsewire.training.schedule import Settings
+from sparsewire.training.settings import is_positive
 
 from .backends import backend_for
-from .link import Link, Place
+from .link import Link, Trained
 from .optimizers import check_fit, check_optimizer, momentum_of, read_facts
 from .ranks import find_ranks
 from .variables import dense_names, named_variables, take_over
@@ -27,26 +27,13 @@ from .variables import dense_names, named_variables, take_over
 logger = logging.getLogger("sparsewire")
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(StepOptions):
     """The arguments of `attach`, which documents them."""
 
     scheme: Spec | None
     optimizer: Any
-    total_steps: int | None
-    coverage: float
-    ratio: float | None
-    memory: str | Memory | None
-    select_per: str | None
-    dense_below: int
-    exclude: Exclude
-    warmup_steps: int
-    ratio_schedule: Ratios | None
-    clip_norm: float | None
-    seed: int
-    on_step: Callable[[dict[str, Any]], None] | None
     timeout: float
-    nodes: int | str | None
     comm: Communicator | None
 
 
@@ -71,8 +58,9 @@ def open_link(model: Any, options: Options) -> Link:
     _compile_plainly(model, name)
     if comm.rank == 0:
         logger.info("%s", recipe.text())
-    place = Place(model, optimizer, optimizer is getattr(model, "optimizer", None), comm, options.comm is None, backend)
-    return Link(place, named, settings, recipe)
+    compiled = optimizer is getattr(model, "optimizer", None)
+    trained = Trained(model, optimizer, compiled, comm, options.comm is None, backend)
+    return Link(trained, named, settings, recipe)
 
 
 def _check(model: Any, optimizer: Any, backend: str) -> None:
@@ -93,18 +81,10 @@ def _choose(named: Mapping[str, Any], optimizer: Any, options: Options) -> tuple
         raise InputError('scheme="auto" is for PyTorch; leave the scheme out, or write one such as "topk(1%)"')
     if options.select_per == "bucket":
         raise InputError("Keras has no buckets: write select_per='model', or leave it out")
-    dense, sizes = dense_names(named, options.exclude), real_sizes(named)
-    least = options.dense_below if is_whole(options.dense_below) else 0  # what is no number is refused later
-    facts = [read_facts(optimizer)] if any(size >= least for name, size in sizes.items() if name not in dense) else []
-    recipe = Recipe.of(
-        facts, options.scheme, total_steps=options.total_steps, coverage=options.coverage, ratio=options.ratio,
-        memory=options.memory, select_per=options.select_per, ratio_schedule=options.ratio_schedule,
-    )  # fmt: skip
-    settings = read_settings(
-        named, recipe.scheme, recipe.select_per, options.dense_below, lambda name, _: name in dense,
-        options.warmup_steps, recipe.ratio_schedule, None, options.seed, options.on_step, options.timeout,
-        options.clip_norm, options.nodes,
-    )  # fmt: skip
+    dense = dense_names(named, options.exclude)
+    facts = [read_facts(optimizer)] if options.sparse(named, dense) else []
+    recipe = options.recipe_for(facts, options.scheme)
+    settings = options.settings_by(recipe, named, dense, timeout=options.timeout)
     if facts:
         check_fit(optimizer, settings.schedule.scheme.memory)
     momentum = momentum_of(optimizer)

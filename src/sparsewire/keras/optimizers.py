@@ -56,22 +56,24 @@ def check_optimizer(optimizer: Any) -> None:
 def kind_of(optimizer: Any) -> str:
     """The name of the Keras class, or of the one that it is derived from."""
     known = {"SGD", *MOMENT, *PLAIN, *REFUSED}
-    for one in type(optimizer).__mro__:
-        if one.__module__.startswith("keras.") and one.__name__ in known:
-            return one.__name__
+    for base in type(optimizer).__mro__:
+        if base.__module__.startswith("keras.") and base.__name__ in known:
+            return base.__name__
     return type(optimizer).__name__
 
 
 def read_facts(optimizer: Any) -> OptimizerFacts:
     """What the recipe has to know."""
-    one = inner(optimizer)
-    kind = kind_of(one)
+    unwrapped = inner(optimizer)
+    kind = kind_of(unwrapped)
     if kind == "SGD":
-        return OptimizerFacts("SGD", momentum=momentum_of(one), nesterov=bool(one.nesterov) and momentum_of(one) > 0)
-    if kind == "Nadam" and one.beta_1:
+        return OptimizerFacts(
+            "SGD", momentum=momentum_of(unwrapped), nesterov=bool(unwrapped.nesterov) and momentum_of(unwrapped) > 0
+        )
+    if kind == "Nadam" and unwrapped.beta_1:
         return OptimizerFacts(kind, refused="its look-ahead goes by beta_1; write keras.optimizers.Adam(…) instead")
-    if kind == "RMSprop" and one.momentum:
-        return OptimizerFacts(kind, refused=_moving(one.momentum))
+    if kind == "RMSprop" and unwrapped.momentum:
+        return OptimizerFacts(kind, refused=_moving(unwrapped.momentum))
     if kind in MOMENT or kind in PLAIN:
         return OptimizerFacts(kind, "adaptive")
     if kind in REFUSED:
@@ -91,25 +93,25 @@ def _moving(momentum: float) -> str:
 
 def momentum_of(optimizer: Any) -> float:
     """SGD's momentum. What other optimizers call so is another thing: 0."""
-    one = inner(optimizer)
-    return float(one.momentum) if kind_of(one) == "SGD" else 0.0
+    unwrapped = inner(optimizer)
+    return float(unwrapped.momentum) if kind_of(unwrapped) == "SGD" else 0.0
 
 
 def check_fit(optimizer: Any, memory: Memory) -> None:
     """Whether exactly one of optimizer and memory holds the momentum, and nothing clips what has waited."""
-    one = inner(optimizer)
-    kind = kind_of(one)
+    unwrapped = inner(optimizer)
+    kind = kind_of(unwrapped)
     if kind == "SGD":
-        momentum = momentum_of(one)
-        check_sgd(memory, momentum, bool(one.nesterov))
-        if momentum and one.nesterov and memory.held_momentum is not None and not memory.look_ahead:
+        momentum = momentum_of(unwrapped)
+        check_sgd(memory, momentum, bool(unwrapped.nesterov))
+        if momentum and unwrapped.nesterov and memory.held_momentum is not None and not memory.look_ahead:
             raise InputError(
                 f"SGD looks ahead (nesterov=True) behind memory={memory}, which has done so already: write "
                 f"memory=gain(momentum={momentum:g}, nesterov=true)"
             )
     elif memory.held_momentum is not None:
         raise InputError(f"memory={memory} is for SGD with momentum; with {kind} write memory=residual")
-    clips = [name for name in CLIPS if getattr(one, name, None) is not None]
+    clips = [name for name in CLIPS if getattr(unwrapped, name, None) is not None]
     if clips and memory.buffers:
         warn_once(
             f"{clips[0]} clips what has waited to be sent together with the gradient, and costs accuracy; leave it out "
@@ -132,9 +134,11 @@ class FirstMoment:
         del self._optimizer._backend_update_step
 
     def _apply(self, grads: Sequence[Any], variables: Sequence[Any], rate: Any) -> None:
-        pairs = [(grad, one, self._sparse(grad, one)) for grad, one in zip(grads, variables, strict=True)]
-        whole = [(grad, one) for grad, one, sparse in pairs if not sparse]
-        late = [(grad, one) for grad, one, sparse in pairs if sparse]
+        pairs = [
+            (grad, variable, self._sparse(grad, variable)) for grad, variable in zip(grads, variables, strict=True)
+        ]
+        whole = [(grad, variable) for grad, variable, sparse in pairs if not sparse]
+        late = [(grad, variable) for grad, variable, sparse in pairs if sparse]
         if whole:
             self._update(*map(list, zip(*whole, strict=True)), rate)
         if late:

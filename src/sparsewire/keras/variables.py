@@ -17,7 +17,7 @@ def named_variables(model: Any) -> dict[str, Any]:
     """The trainable variables by number and name. Paths hold counters of the process, and may repeat."""
     if not model.built:
         raise InputError("the model has no variables yet: write model.build(input_shape) before attach")
-    named = {f"{number}:{one.name}": one for number, one in enumerate(model.trainable_variables)}
+    named = {f"{number}:{variable.name}": variable for number, variable in enumerate(model.trainable_variables)}
     if not named:
         raise InputError("the model has no trainable variables")
     return named
@@ -25,20 +25,20 @@ def named_variables(model: Any) -> dict[str, Any]:
 
 def dense_names(named: Mapping[str, Any], exclude: Exclude) -> frozenset[str]:
     """The names of those whose paths are excluded."""
-    paths = excluded({one.path: one for one in named.values()}, exclude)
-    return frozenset(name for name, one in named.items() if one.path in paths)
+    paths = excluded({variable.path: variable for variable in named.values()}, exclude)
+    return frozenset(name for name, variable in named.items() if variable.path in paths)
 
 
 def take_over(variables: Iterable[Any], comm: Communicator) -> None:
     """Rank 0's values for all ranks, in one message."""
     known = list(variables)
-    arrays = [np.asarray(keras.ops.convert_to_numpy(one.value), order="C") for one in known]
+    arrays = [np.asarray(keras.ops.convert_to_numpy(variable.value), order="C") for variable in known]
     mine = b"".join(array.tobytes() for array in arrays) if comm.rank == 0 else None
     given, start = comm.broadcast(mine), 0
     if len(given) != sum(array.nbytes for array in arrays):
         raise InputError(f"the variables have {sum(array.nbytes for array in arrays)} bytes, rank 0's {len(given)}")
-    for one, array in zip(known, arrays, strict=True):
+    for variable, array in zip(known, arrays, strict=True):
         value = np.frombuffer(given, array.dtype, array.size, start).reshape(array.shape).copy()
         start += array.nbytes
         if comm.rank:
-            one.assign(value)
+            variable.assign(value)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparsewire.errors import InputError
 
-from .tables import plain
+from .tables import as_json
 
 if sys.platform != "win32":
     import fcntl
@@ -50,7 +50,7 @@ def alone(path: Path) -> Iterator[None]:
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
     """Adds a line, on the disk when this returns; one that was cut off by a crash stays a line of its own."""
-    line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    line = json.dumps(as_json(record), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     try:
         regular = path.is_file()
         with open(path, "ab") as file:

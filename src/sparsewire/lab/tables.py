@@ -55,13 +55,13 @@ def publish(text: str, data: Any, target: str | None) -> None:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(as_json(data), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def plain(data: Any) -> Any:
+def as_json(data: Any) -> Any:
     """JSON has no NaN and no infinity: both become null."""
     if isinstance(data, dict):
-        return {str(key): plain(value) for key, value in data.items()}
+        return {str(key): as_json(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [plain(item) for item in data]
+        return [as_json(item) for item in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -19,20 +19,21 @@ def find_ddp(model: torch.nn.Module) -> DistributedDataParallel:
     """The DDP model, which torch.compile or Lightning Fabric may have wrapped."""
     inner: Any = model
     while not isinstance(inner, DistributedDataParallel):
-        found = next((name for name in WRAPPED if name in getattr(inner, "_modules", ())), None)
-        if found is None and has_units(model):
+        wrapped = next((name for name in WRAPPED if name in getattr(inner, "_modules", ())), None)
+        if wrapped is None and has_units(model):
             raise InputError('a model that FSDP2 has sharded needs its replicas: write attach(model, …, '
                              'replicas=mesh["replicate"])')  # fmt: skip
-        if found is None:
+        if wrapped is None:
             raise InputError(f"attach needs a model wrapped in DistributedDataParallel, not {type(model).__name__}")
-        inner = inner._modules[found]
+        inner = inner._modules[wrapped]
     return inner
 
 
 def named_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Names as the plain module has them, whatever of it is compiled."""
-    return {plain(name): parameter for name, parameter in module.named_parameters()}
+    """Names as the module has them that was compiled, if any of it was."""
+    return {uncompiled(name): parameter for name, parameter in module.named_parameters()}
 
 
-def plain(name: str) -> str:
+def uncompiled(name: str) -> str:
+    """A parameter's name in the module that was compiled."""
     return ".".join(part for part in name.split(".") if part != COMPILED)

@@ -22,7 +22,7 @@ from sparsewire.kernels import Array
 from sparsewire.training.schedule import Settings
 from sparsewire.training.settings import Exclude, excluded
 
-from .checks import plain
+from .checks import uncompiled
 
 LAYERS = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
@@ -97,7 +97,7 @@ class Pruned:
 
 def find_masks(named: Mapping[str, torch.Tensor], root: nn.Module) -> Masks | None:
     """The masks of a model that torch's pruning tools have pruned, whoever called them; None if there are none."""
-    modules = {plain(name): module for name, module in root.named_modules()}
+    modules = {uncompiled(name): module for name, module in root.named_modules()}
     owners = {}
     for name in named:
         path, _, leaf = name.rpartition(".")
@@ -139,7 +139,7 @@ def _share(ratio: float | str) -> float:
 
 
 def _layers(root: nn.Module, exclude: Exclude) -> dict[str, nn.Module]:
-    layers = {plain(name): layer for name, layer in root.named_modules() if isinstance(layer, LAYERS)}
+    layers = {uncompiled(name): layer for name, layer in root.named_modules() if isinstance(layer, LAYERS)}
     weights = {f"{name}.weight" if name else "weight": _weight(layer) for name, layer in layers.items()}
     left_out = excluded(weights, exclude)
     chosen: dict[str, nn.Module] = {

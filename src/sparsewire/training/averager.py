@@ -184,8 +184,8 @@ class Averager(TrainingState):
         outcomes += [pending.outcome for pending in self._sparse]
         finite = self._reduce_dense() and all(pending.finite for pending in self._pending)
         finite = finite and all(outcome.finite for outcome in outcomes)
-        finite, (self._gain.now, *told) = self.nodes.agree(finite, [self._gain.now, *self._guard.told])
-        self._guard.note(told)
+        finite, (self._gain.now, *measures) = self.nodes.agree(finite, [self._gain.now, *self._guard.measures])
+        self._guard.note(measures)
         return finite if self.settings.agree is None else self.settings.agree(finite)
 
     def commit(self, finite: bool) -> bool:

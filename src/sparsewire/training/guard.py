@@ -74,7 +74,7 @@ class Guard:
         self._gradient, self._beside = Usual(), Usual()  # a gradient, and as a multiple of what travels dense
         self._close, self._lost = 0, 0  # until when checks are close; steps in a row that were not finite
         self._ratio, self._until, self._alarms = 0.0, 0, list[dict[str, Any]]()
-        self.told: tuple[float, ...] = ()  # in this step, by all ranks
+        self.measures: tuple[float, ...] = ()  # in this step, by all ranks
 
     # --- in a step ---
 
@@ -88,16 +88,16 @@ class Guard:
 
     def message(self, norms: Norms, scale: float, others: Sequence[Array]) -> list[Array]:
         """What travels with the arrays that are averaged, in the number type of one of them."""
-        told = [*(min(norm, LARGEST) for norm in norms), float(scale < 1)]
-        return [np.array(told, others[0].dtype if others else np.float64)]
+        measures = [*(min(norm, LARGEST) for norm in norms), float(scale < 1)]
+        return [np.array(measures, others[0].dtype if others else np.float64)]
 
-    def note(self, told: Iterable[float] = ()) -> None:
+    def note(self, measures: Iterable[float] = ()) -> None:
         """The ranks' mean of their messages; empty if the step has none."""
-        self.told = tuple(map(float, told))
+        self.measures = tuple(map(float, measures))
 
     def clear(self) -> None:
         """Ends a step."""
-        self.told = ()
+        self.measures = ()
 
     def follow(self, step: int, finite: bool) -> None:
         """After a step that counted, the same on every rank."""
@@ -108,8 +108,8 @@ class Guard:
             logger.warning(
                 "step %d: %d steps in a row were not finite: the loss, or its scale, has diverged", step, LOST
             )
-        if finite and self.told:
-            self._check(step, *self.told)
+        if finite and self.measures:
+            self._check(step, *self.measures)
 
     def _check(self, step: int, residual: float, gradient: float, dense: float, collapsed: float) -> None:
         if gradient > SMALLEST:
@@ -173,7 +173,7 @@ class Guard:
         """Takes over what `read_guard` gave."""
         self._gradient, self._beside = Usual(*saved["gradient"]), Usual(*saved["beside"])
         self._close, self._until = saved["close"], saved["until"]
-        self._lost, self._ratio, self.told = 0, 0.0, ()
+        self._lost, self._ratio, self.measures = 0, 0.0, ()
         self._alarms = [{"step": step, "reason": reason} for step, reason in saved["alarms"]]
 
 
@@ -205,5 +205,5 @@ def norms_of(parts: Iterable[tuple[Dense, Dense]], others: Iterable[Dense]) -> N
     dense = [of(x).energy(x) for x in others]
     energies = [(kept.read(), x.read()) for kept, x in measured]
     sums = (kept for kept, _ in energies), (x for _, x in energies), (x.read() for x in dense)
-    residual, gradient, rest = (math.sqrt(math.fsum(one)) for one in sums)
+    residual, gradient, rest = (math.sqrt(math.fsum(squares)) for squares in sums)
     return residual, gradient, rest

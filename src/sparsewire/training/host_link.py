@@ -32,7 +32,7 @@ from sparsewire.kernels import Array
 from . import checkpoints
 from .averager import Averager
 from .checkpoints import NAME
-from .nodes.grid import Grid
+from .link_parts import AveragerLink
 from .recipe import Recipe
 from .schedule import Settings
 
@@ -42,7 +42,7 @@ def alone() -> Communicator:
     return ThreadCommunicator(Hub(1, 60.0), 0)
 
 
-class HostLink:
+class HostLink(AveragerLink):
     """An averager for arrays: `put`, `finish`, `stats`, `save`, `load`, `detach`."""
 
     def __init__(
@@ -57,28 +57,6 @@ class HostLink:
         self._step: dict[str, tuple[Any, Dense | Sparse]] = {}  # tensors of this step, and what was put of them
 
     # --- what users call ---
-
-    @property
-    def settings(self) -> Settings:
-        return self.averager.settings
-
-    @property
-    def step(self) -> int:
-        return self.averager.step
-
-    @property
-    def grid(self) -> Grid:
-        """Which ranks share a machine, where these average first."""
-        return self.averager.nodes.grid
-
-    def __repr__(self) -> str:
-        state = f"at step {self.step}" if self.attached else "detached"
-        return f"<{type(self).__name__} {state}: {self.recipe!r}>"
-
-    def stats(self) -> dict[str, Any]:
-        """Totals: steps, bytes handed to and got from the engine, what dense steps would have sent, seconds by stage.
-        "recipe" is the call that says everything that was chosen."""
-        return {**self.averager.stats(), "recipe": repr(self.recipe)}
 
     def save(self, folder: PathLike, name: str = NAME) -> Path:
         """Writes this rank's state to a file of its own. Every rank calls it, at the same step; an error on any rank

@@ -13,9 +13,9 @@ from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import recycled
 
 
-def same_memory(one: Dense, other: Dense) -> bool:
+def same_memory(first: Dense, second: Dense) -> bool:
     """Whether two arrays have a work dtype in common and lie on the same side."""
-    return one.dtype == other.dtype and kernels.on_host(one) == kernels.on_host(other)
+    return first.dtype == second.dtype and kernels.on_host(first) == kernels.on_host(second)
 
 
 def zeros_like(like: Dense, size: int) -> Dense:
@@ -57,11 +57,11 @@ def own_copy(array: Dense) -> Dense:
     return array.copy() if kernels.on_host(array) else array.widened()
 
 
-def begin_alike(one: Dense, other: Dense) -> bool:
+def begin_alike(first: Dense, second: Dense) -> bool:
     """Whether two arrays are the same memory."""
-    if kernels.on_host(one):
-        return bool(np.may_share_memory(one, other))
-    return bool(one.overlaps(other))
+    if kernels.on_host(first):
+        return bool(np.may_share_memory(first, second))
+    return bool(first.overlaps(second))
 
 
 def in_cache(array: Dense) -> Iterator[slice]:

@@ -108,7 +108,7 @@ class Recipe:
     def __repr__(self) -> str:
         settings = [f"select_per={self.select_per!r}".replace("'", '"')] * (self.select_per != "parameter")
         settings += [f"ratio_schedule={self.ratio_schedule!r}"] * (self.ratio_schedule is not None)
-        behind = {0: "None", 1: "optimizer"}.get(len({one.name for one in self.optimizers}), "[…]")
+        behind = {0: "None", 1: "optimizer"}.get(len({facts.name for facts in self.optimizers}), "[…]")
         return f"{self.function}, {', '.join([_quoted(self.scheme), f'optimizer={behind}', *settings])})"
 
     def text(self) -> str:
@@ -168,25 +168,25 @@ def _open_ratio(
 
 def _together(optimizers: Sequence[OptimizerFacts]) -> Family:
     """One rule for all of a model's optimizers: the most careful ratio, and what suits each of them."""
-    found = [FAMILIES[one.family] for one in optimizers if one.family != "tables" and not one.refused]
-    falls = bool(found) and all(one.falls for one in found)
+    families = [FAMILIES[facts.family] for facts in optimizers if facts.family != "tables" and not facts.refused]
+    falls = bool(families) and all(family.falls for family in families)
     per = "model" if falls else "parameter"
-    return Family(max((one.least for one in found), default=LEAST), per, falls)
+    return Family(max((family.least for family in families), default=LEAST), per, falls)
 
 
 def _memory_for(optimizers: Sequence[OptimizerFacts]) -> str:
-    moving = [one for one in optimizers if one.family == "sgd" and one.momentum and not one.refused]
+    moving = [facts for facts in optimizers if facts.family == "sgd" and facts.momentum and not facts.refused]
     if not moving:
         return "residual"
     first = moving[0]
-    for one in optimizers:
-        if one.family not in ("sgd", "tables") and not one.refused:
+    for facts in optimizers:
+        if facts.family not in ("sgd", "tables") and not facts.refused:
             raise InputError(
-                f"no memory serves {first} and {one.name} at once: let the parameters of one of them travel dense, "
+                f"no memory serves {first} and {facts.name} at once: let the parameters of one of them travel dense, "
                 "attach(…, exclude=[names]), or set SGD's momentum to 0"
             )
-        if one.momentum and (one.momentum, one.nesterov) != (first.momentum, first.nesterov):
-            raise InputError(f"one memory holds one momentum, but there are {first} and {one}: make them equal")
+        if facts.momentum and (facts.momentum, facts.nesterov) != (first.momentum, first.nesterov):
+            raise InputError(f"one memory holds one momentum, but there are {first} and {facts}: make them equal")
     return f"gain(momentum={first.momentum!r}{', nesterov=true' * first.nesterov})"
 
 
@@ -208,22 +208,22 @@ def check_served(
     is late."""
     if not plan.memory.buffers:
         return
-    for one in optimizers:
-        if one.refused:
-            raise InputError(f"{one.name}: {one.refused}")
-        if one.family == "muon":
-            _check_muon(one, plan, schedule(total_steps or LATE) if callable(schedule) else None)
+    for facts in optimizers:
+        if facts.refused:
+            raise InputError(f"{facts.name}: {facts.refused}")
+        if facts.family == "muon":
+            _check_muon(facts, plan, schedule(total_steps or LATE) if callable(schedule) else None)
 
 
-def _check_muon(one: OptimizerFacts, plan: Scheme, last: float | None) -> None:
+def _check_muon(facts: OptimizerFacts, plan: Scheme, last: float | None) -> None:
     """Refuses selections of less than 10 %; `last` is the ratio that a schedule ends with."""
     least = FAMILIES["muon"].least
     ratio = getattr(plan.select, "ratio", None) if last is None else last
     if plan.select.id != "nonzero" and (ratio is None or ratio < least):
         what = f"{plan.select}" if last is None else f"ratio_schedule, which ends at {last:g}"
         raise InputError(
-            f"{one.name} loses accuracy where less than {least:.0%} is sent, whatever the memory, and {what} may send "
-            f"less; write attach(model, optimizer=…, ratio={least:g})"
+            f"{facts.name} loses accuracy where less than {least:.0%} is sent, whatever the memory, and {what} may "
+            f"send less; write attach(model, optimizer=…, ratio={least:g})"
         )
 
 

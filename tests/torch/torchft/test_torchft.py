@@ -207,6 +207,42 @@ def test_replicas_with_other_settings_are_told_on_every_replica():
     run_replicas(2, work, each=[{"seed": 0}, {"seed": 1}], scheme=SCHEME)
 
 
+def damaged(state, damage):
+    """The state of a manager with one thing in it that is wrong."""
+    call = {**state["calls"]["call 0"]}
+    kept = call["buffers"]["call 0"]["residual"]
+    match damage:
+        case "NaN":
+            call["buffers"] = {"call 0": {"residual": torch.full_like(kept, float("nan"))}}
+        case "type":
+            call["buffers"] = {"call 0": {"residual": "numbers"}}
+        case "scale":
+            call["scale"] = 0.0
+        case "step":
+            del call["step"]
+        case "references":
+            return {key: part for key, part in state.items() if key != "references"}
+        case "reference":
+            return {**state, "references": {"call 0": torch.full((2000,), float("inf"))}}
+        case "calls":
+            return {**state, "calls": [1]}
+    return {**state, "calls": {"call 0": call}}
+
+
+@pytest.mark.parametrize("damage", ["NaN", "type", "scale", "step", "references", "reference", "calls"])
+def test_a_damaged_state_is_refused_at_once_and_changes_nothing(damage):
+    def work(manager, place):
+        manager.start_quorum()
+        manager.allreduce(gradient(place, 0)).wait()
+        assert manager.should_commit()
+        state, before = manager.compression_state_dict(), residual(manager).clone()
+        with pytest.raises(InputError):
+            manager.load_compression_state_dict(damaged(state, damage))
+        return torch.equal(residual(manager), before)
+
+    assert run_replicas(1, work, scheme=SCHEME, min_replica_size=1) == [True]
+
+
 def test_what_cannot_be_served_is_refused_with_what_to_write():
     with pytest.raises(InputError, match="write memory=residual"):
         CompressedManager("topk(1%) | memory=gain(momentum=0.9)")

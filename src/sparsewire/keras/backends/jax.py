@@ -25,7 +25,7 @@ def exchange(link: Any, names: Sequence[str], gradients: Sequence[Any], scale: A
             means = link.exchange(given, scale)
         return (*(means[name] for name in names), np.float32(link.averager.was_sparse))
 
-    shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in gradients]
+    shapes = [jax.ShapeDtypeStruct(gradient.shape, gradient.dtype) for gradient in gradients]
     flag = jax.ShapeDtypeStruct((), np.float32)
     *means, sparse = io_callback(call, (*shapes, flag), 1.0 if scale is None else scale, *gradients, ordered=True)
     return Step(means, sparse)

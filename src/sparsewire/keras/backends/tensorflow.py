@@ -18,7 +18,7 @@ from . import Step
 BUCKET = 2**22  # bytes that are put at once
 
 
-class Rows(NamedTuple):
+class RowsGradient(NamedTuple):
     """tf.IndexedSlices in NumPy's arrays."""
 
     indices: Array
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
 
 def exchange(link: Any, names: Sequence[str], gradients: Sequence[Any], scale: Any) -> Step:
     scaled = [] if scale is None else [scale]
-    done = [_put(link, names, gradients, some, scaled) for some in _buckets(gradients)]
+    done = [_put(link, names, gradients, bucket, scaled) for bucket in _buckets(gradients)]
     types = [part.dtype for gradient in gradients for part in _taken(gradient)]
 
     def finish(*_: Any) -> list[Any]:
@@ -39,8 +39,8 @@ def exchange(link: Any, names: Sequence[str], gradients: Sequence[Any], scale: A
 
     *parts, sparse = tf.numpy_function(finish, done, [*types, tf.float32], stateful=True)
     sparse.set_shape(())
-    found = iter(parts)
-    return Step([_mean(gradient, found) for gradient in gradients], sparse)
+    arrays = iter(parts)
+    return Step([_mean(gradient, arrays) for gradient in gradients], sparse)
 
 
 def settle() -> None:
@@ -49,15 +49,15 @@ def settle() -> None:
 
 def _buckets(gradients: Sequence[Any]) -> Iterator[list[int]]:
     """Places of gradients, the last ones first."""
-    some, size = list[int](), 0
+    bucket, size = list[int](), 0
     for place in reversed(range(len(gradients))):
-        some.append(place)
+        bucket.append(place)
         size += _bytes(gradients[place])
         if size >= BUCKET:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket
 
 
 def _bytes(gradient: Any) -> int:
@@ -66,20 +66,22 @@ def _bytes(gradient: Any) -> int:
     return int((gradient.shape.num_elements() or 0) * gradient.dtype.size)
 
 
-def _put(link: Any, names: Sequence[str], gradients: Sequence[Any], some: Sequence[int], scaled: Sequence[Any]) -> Any:
+def _put(
+    link: Any, names: Sequence[str], gradients: Sequence[Any], bucket: Sequence[int], scaled: Sequence[Any]
+) -> Any:
     """Hands some gradients to the link; the output is there for what must come after."""
-    are_rows = [isinstance(gradients[place], tf.IndexedSlices) for place in some]
+    are_rows = [isinstance(gradients[place], tf.IndexedSlices) for place in bucket]
 
     def put(*args: Any) -> Array:
         arrays = iter(args[len(scaled) :])
         given = {
-            names[place]: Rows(next(arrays), next(arrays), next(arrays)) if rows else next(arrays)
-            for place, rows in zip(some, are_rows, strict=True)
+            names[place]: RowsGradient(next(arrays), next(arrays), next(arrays)) if rows else next(arrays)
+            for place, rows in zip(bucket, are_rows, strict=True)
         }
         link.put(given, args[0] if scaled else None)
         return np.zeros((), np.float32)
 
-    inputs = [tensor for place in some for tensor in _inputs(gradients[place])]
+    inputs = [tensor for place in bucket for tensor in _inputs(gradients[place])]
     return tf.numpy_function(put, [*scaled, *inputs], tf.float32, stateful=True)
 
 
@@ -101,12 +103,12 @@ def _given(mean: Any) -> list[Array]:
     return [mean]
 
 
-def _mean(gradient: Any, found: Iterator[Any]) -> Any:
+def _mean(gradient: Any, arrays: Iterator[Any]) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        rows, values = next(found), next(found)
+        rows, values = next(arrays), next(arrays)
         rows.set_shape([None])
         values.set_shape([None, *gradient.values.shape[1:]])
         return tf.IndexedSlices(values, rows, gradient.dense_shape)
-    mean = next(found)
+    mean = next(arrays)
     mean.set_shape(gradient.shape)
     return mean

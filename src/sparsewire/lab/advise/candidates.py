@@ -158,8 +158,8 @@ def rank(bench: Bench, bound: float, advance: Callable[[str], None]) -> list[dic
     rows = []
     for candidate in CANDIDATES:
         advance(f"{candidate.name}, error ≤ {bound:g}")
-        found = search(bench.trials(candidate, bound), bench.try_scheme, bound)
-        rows.append(_row(candidate, found, bound, bench.numel))
+        best = search(bench.trials(candidate, bound), bench.try_scheme, bound)
+        rows.append(_row(candidate, best, bound, bench.numel))
     return sorted(rows, key=lambda row: (not row["reached"], row["bytes"] if row["reached"] else row["error"]))
 
 
@@ -191,13 +191,13 @@ def _bisect(met: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def _row(candidate: Candidate, found: Trial, bound: float, numel: int) -> dict[str, Any]:
+def _row(candidate: Candidate, best: Trial, bound: float, numel: int) -> dict[str, Any]:
     return {
         "candidate": candidate.name,
-        "scheme": found.scheme,
-        "bytes": found.bytes,
-        "times_smaller": 4 * numel / found.bytes,
-        "error": found.error,
-        "kept": found.kept,
-        "reached": found.error <= bound,
+        "scheme": best.scheme,
+        "bytes": best.bytes,
+        "times_smaller": 4 * numel / best.bytes,
+        "error": best.error,
+        "kept": best.kept,
+        "reached": best.error <= bound,
     }

@@ -37,8 +37,8 @@ def with_busy(link: NetworkSpeed, comm: Communicator, ranks: int) -> NetworkSpee
     start, used = time.perf_counter(), time.process_time()
     comm.all_reduce(numbers)
     taken = (time.process_time() - used) / (time.perf_counter() - start)
-    told = comm.all_reduce(np.array([taken])).item() / comm.size
-    return replace(link, busy=min(1.0, told * ranks / (os.cpu_count() or 1)))
+    seconds = comm.all_reduce(np.array([taken])).item() / comm.size
+    return replace(link, busy=min(1.0, seconds * ranks / (os.cpu_count() or 1)))
 
 
 def casting(comm: Communicator, link: NetworkSpeed) -> float:

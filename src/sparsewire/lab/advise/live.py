@@ -37,10 +37,10 @@ def make_live(spec: str, option: str = "--live") -> tuple[Any, Callable[[], obje
     """The model and the training step that `MODULE:FUNCTION` returns."""
     import torch
 
-    told = f"{option} {spec}"
-    made = _function(spec, told)()
+    option_given = f"{option} {spec}"
+    made = _function(spec, option_given)()
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module) and callable(made[1])):
-        raise InputError(f"{told}: {WANTED}, not {type(made).__name__}")
+        raise InputError(f"{option_given}: {WANTED}, not {type(made).__name__}")
     return made
 
 
@@ -51,21 +51,21 @@ def is_distributed(model: Any) -> bool:
     return any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
 
-def _function(spec: str, told: str) -> Callable[[], Any]:
+def _function(spec: str, option_given: str) -> Callable[[], Any]:
     module, _, name = spec.partition(":")
     if not module or not name:
-        raise InputError(f"{told}: say MODULE:FUNCTION, such as train:make")
+        raise InputError(f"{option_given}: say MODULE:FUNCTION, such as train:make")
     if not all(part.isidentifier() for part in module.split(".")):
-        raise InputError(f"{told}: {module} is no module's name; write it as for import, such as train:make")
+        raise InputError(f"{option_given}: {module} is no module's name; write it as for import, such as train:make")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        value = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise InputError(f"{told}: no module {error.name} here or on PYTHONPATH") from None
-    if not callable(found):
-        raise InputError(f"{told}: {module} has no function {name}")
-    function: Callable[[], Any] = found
+        raise InputError(f"{option_given}: no module {error.name} here or on PYTHONPATH") from None
+    if not callable(value):
+        raise InputError(f"{option_given}: {module} has no function {name}")
+    function: Callable[[], Any] = value
     return function

@@ -65,12 +65,12 @@ TABLE = [
 def risk(density: float, optimizers: Sequence[str] = OPTIMIZERS) -> list[dict[str, Any]]:
     """By optimizer and rule: what was measured at the density nearest to this one (by its logarithm)."""
     nearest = 0.01 if density**2 >= 0.01 * 0.001 else 0.001
-    found = []
+    risks = []
     for optimizer in optimizers:
         for rule, meaning in MEMORIES.items():
             rows = [row for row in TABLE if (row.optimizer, row.ratio, row.rule) == (optimizer, nearest, rule)]
             figures = {"changes": [str(row) for row in rows], "worst": str(max(rows, key=lambda row: row.loss))}
-            found.append(
+            risks.append(
                 {
                     "optimizer": optimizer,
                     "density": nearest,
@@ -80,4 +80,4 @@ def risk(density: float, optimizers: Sequence[str] = OPTIMIZERS) -> list[dict[st
                     **figures,
                 }
             )
-    return found
+    return risks

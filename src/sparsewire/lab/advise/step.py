@@ -129,12 +129,12 @@ def ranks() -> Iterator[Communicator]:
 
 def candidates(ratios: Sequence[float], more: Sequence[str]) -> list[Scheme]:
     """Those of `auto`, an exchange of sums, and what the user names."""
-    found = [scheme(spec) for spec in more]
+    plans = [scheme(spec) for spec in more]
     for ratio in ratios:
         auto = read_auto(f"auto(ratio={ratio!r})")
         assert auto is not None
-        found += [*auto.plans, *(scheme(f"topk(ratio={ratio!r}) | {exchange}") for exchange in MORE)]
-    return list(dict.fromkeys(found))
+        plans += [*auto.plans, *(scheme(f"topk(ratio={ratio!r}) | {exchange}") for exchange in MORE)]
+    return list(dict.fromkeys(plans))
 
 
 def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) -> Scene:
@@ -156,12 +156,12 @@ def look(comm: Communicator, plans: Sequence[Scheme], args: argparse.Namespace) 
 
 def _slowest(compute: Compute, learned: int, comm: Communicator) -> Compute:
     """As long as on the slowest rank."""
-    told = comm.all_reduce(np.array([compute.seconds, -compute.spare, learned, -learned]), "max").tolist()
-    if told[2] != -told[3]:
-        raise InputError(f"--model: {-told[3]:,.0f} parameters are learned on one rank, {told[2]:,.0f} on another")
-    longer = told[0] / compute.seconds
+    most = comm.all_reduce(np.array([compute.seconds, -compute.spare, learned, -learned]), "max").tolist()
+    if most[2] != -most[3]:
+        raise InputError(f"--model: {-most[3]:,.0f} parameters are learned on one rank, {most[2]:,.0f} on another")
+    longer = most[0] / compute.seconds
     parts = [replace(part, ready=longer * part.ready) for part in compute.buckets]
-    return Compute(longer * compute.rest, parts, -told[1])
+    return Compute(longer * compute.rest, parts, -most[1])
 
 
 def run(

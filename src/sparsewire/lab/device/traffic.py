@@ -37,7 +37,7 @@ class Bytes:
         return self.read + self.written
 
 
-class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class TensorTraffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up what torch's operations move meanwhile."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ def _size(tensor: torch.Tensor) -> int:
 @contextmanager
 def counted() -> Iterator[Bytes]:
     """Counts torch's operations and, under `TRITON_INTERPRET=1`, Triton's kernels."""
-    with Traffic() as traffic:
+    with TensorTraffic() as traffic:
         if os.environ.get("TRITON_INTERPRET") == "1":
             with _interpreted(traffic.bytes):
                 yield traffic.bytes

@@ -26,7 +26,7 @@ CHUNK = 16_384  # bytes that are passed on at once
 BUFFER = 65_536  # bytes that the kernel holds for the proxy
 
 
-class Bucket:
+class TokenBucket:
     """Passes bytes at a rate, and so many at once when nothing has passed for a while."""
 
     def __init__(self, rate: str) -> None:
@@ -50,7 +50,7 @@ class Proxy(Sequence[Endpoint]):
     """
 
     def __init__(self, rate: str) -> None:
-        self._towards = [Bucket(rate), Bucket(rate)]  # each rank
+        self._towards = [TokenBucket(rate), TokenBucket(rate)]  # each rank
         self._open: set[socket.socket] = set()
         self._closed = False
         self._endpoint = Endpoint(proxy=f"{HOME}:{self._listen([0], self._answer)}")
@@ -116,7 +116,7 @@ class Proxy(Sequence[Endpoint]):
         _background(self._pass, called, caller, self._towards[1 - rank])
         self._pass(caller, called, self._towards[rank])
 
-    def _pass(self, source: socket.socket, target: socket.socket, bucket: Bucket) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket, bucket: TokenBucket) -> None:
         with contextlib.suppress(OSError):
             target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while data := source.recv(CHUNK):

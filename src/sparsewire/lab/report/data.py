@@ -225,7 +225,7 @@ def by_setting(groups: Iterable[Group]) -> dict[Setting, list[Group]]:
     return settings
 
 
-def plain_of(groups: Sequence[Group], group: Group) -> Group | None:
+def baseline_of(groups: Sequence[Group], group: Group) -> Group | None:
     """Plain DDP at the group's setting, which it is compared with; with the same details if there are several."""
 
     def same(plain: Group) -> list[bool]:

@@ -8,7 +8,7 @@ from ..net.network import bits_per_second
 from ..tables import number
 from ..tables import table as text_table
 from ..tasks.scores import UNITS, shown
-from .data import Group, by_setting, plain_of
+from .data import Group, baseline_of, by_setting
 from .page import Links, Number, Section, Table, Value
 from .units import compact, seconds
 
@@ -60,7 +60,7 @@ def headline_text(groups: Sequence[Group]) -> str:
 
 def _headline(groups: Sequence[Group]) -> tuple[list[str], list[list[Value]]]:
     settings = by_setting(groups).values()
-    rows = [_headline_row(group, plain_of(compared, group)) for compared in settings for group in compared]
+    rows = [_headline_row(group, baseline_of(compared, group)) for compared in settings for group in compared]
     several = any(group.setting.per_node > 1 for group in groups)
     kept = [column for column, header in enumerate(HEADLINE) if several or header != PER_NODE]
     return [HEADLINE[column] for column in kept], [[row[column] for column in kept] for row in rows]

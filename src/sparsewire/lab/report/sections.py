@@ -9,7 +9,7 @@ from ..curves import FAR, bounded, pieces, smooth, thinned
 from ..tables import number
 from ..tasks.scores import HIGHER, UNITS, shown
 from .charts import Axis, Line, Mark, legend, plot
-from .data import CLOSE, DIVERGED, Group, Point, Run, Setting, Style, by_setting, plain_of, target_score
+from .data import CLOSE, DIVERGED, Group, Point, Run, Setting, Style, baseline_of, by_setting, target_score
 from .headline import amount, score_cell
 from .page import Figure, Links, Number, Section, Table, Value
 from .units import compact, seconds
@@ -46,7 +46,7 @@ def _validated(group: Group) -> bool:
 def _target_rows(groups: Sequence[Group]) -> list[list[Value]]:
     if not _tested(groups):
         return []
-    return [row for group in groups for row in _target_row(group, plain_of(groups, group))]
+    return [row for group in groups for row in _target_row(group, baseline_of(groups, group))]
 
 
 def _target_row(group: Group, plain: Group | None) -> list[list[Value]]:

@@ -152,11 +152,11 @@ def flatten(state: State) -> Tensors:
 
 def digest(plain: str, tensors: Tensors) -> str:
     """Of one rank's entries: torch's files have no checksum."""
-    found = hashlib.blake2b(plain.encode(), digest_size=16)
+    digest = hashlib.blake2b(plain.encode(), digest_size=16)
     for key, tensor in sorted(tensors.items()):
-        found.update(f"\0{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"\0{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _split(value: Any, path: str, tensors: Tensors) -> Any:

@@ -124,11 +124,11 @@ def _targets(
 
 def _buffers(targets: Mapping[tuple[str, str], torch.Tensor]) -> Buffers:
     """Flat buffers by name, without those of which this rank has no element."""
-    found: Buffers = {}
+    buffers: Buffers = {}
     for (name, buffer), x in targets.items():
         if local(x).numel():
-            found.setdefault(name, {})[buffer] = local(x).reshape(-1).numpy()
-    return found
+            buffers.setdefault(name, {})[buffer] = local(x).reshape(-1).numpy()
+    return buffers
 
 
 # --- states ---

@@ -70,8 +70,10 @@ def attach(
     A setting that one rank refuses is an error on every rank, at once.
     """
     options = Options(
-        scheme, optimizer, total_steps, coverage, ratio, memory, select_per, dense_below, exclude, warmup_steps,
-        ratio_schedule, follow_rate, clip_norm, scaler, seed, on_step, timeout, nodes, on_divergence, replicas,
+        scheme=scheme, optimizer=optimizer, total_steps=total_steps, coverage=coverage, ratio=ratio, memory=memory,
+        select_per=select_per, dense_below=dense_below, exclude=exclude, warmup_steps=warmup_steps,
+        ratio_schedule=ratio_schedule, follow_rate=follow_rate, clip_norm=clip_norm, scaler=scaler, seed=seed,
+        on_step=on_step, timeout=timeout, nodes=nodes, on_divergence=on_divergence, replicas=replicas,
     )  # fmt: skip
     if replicas is None:
         return open_link(model, options)

@@ -246,8 +246,8 @@ class AutoLink(Link):
     def _ask(self) -> None:
         """Sends the controller's report, if it is due, behind the last bucket of a dense step without an averager."""
         if self.controller.due(self.step):
-            told = torch.from_numpy(self._report()).to(self._engine.device)
-            self._asked = self.step, self._engine.start_all_reduce(told, "max"), told
+            report = torch.from_numpy(self._report()).to(self._engine.device)
+            self._asked = self.step, self._engine.start_all_reduce(report, "max"), report
 
     def _give_up(self, error: CommError, buffer: torch.Tensor, is_last: bool) -> Promise:
         promise = future_on(buffer.device)
@@ -285,8 +285,8 @@ class AutoLink(Link):
         if self.controller.due(step):
             self._note(self.times.take())
             nbytes = self.controller.probe_bytes(step)
-            found = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
-            self.controller.decide(step, self.comm.all_reduce(self._report(found), "max"), nbytes)
+            measured = probe(self.comm, nbytes) if nbytes else (0.0, 0.0)
+            self.controller.decide(step, self.comm.all_reduce(self._report(measured), "max"), nbytes)
 
 
 def _remembers(settings: Settings, names: Iterable[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,27 +14,30 @@ from sparsewire.errors import InputError
 from sparsewire.planning.auto import Auto, read_auto
 from sparsewire.training.named import SELECT, complete, look_at, names_memory, names_ratio
 from sparsewire.training.recipe import Recipe
-from sparsewire.training.schedule import is_whole
 
-from ..optimizers import NOT_GIVEN, Behind, Given, check_owned
+from ..optimizers import NOT_GIVEN, Behind, check_owned
+
+if TYPE_CHECKING:
+    from .opening import Options
 
 logger = logging.getLogger("sparsewire")
 
 
 def choose(
-    scheme: Spec | Auto | None, optimizer: Given, behind: Sequence[Behind], sparse: set[torch.Tensor], **fixed: Any
+    options: Options, behind: Sequence[Behind], named: Mapping[str, torch.nn.Parameter], dense: Collection[str]
 ) -> Recipe:
     """The recipe for what is fixed and for the optimizers of parameters that travel sparse."""
-    spec = scheme.candidates[0] if isinstance(scheme, Auto) else scheme
-    named = fixed["memory"] is not None or (spec is not None and names_memory(spec))
-    if optimizer is NOT_GIVEN and not named:
+    spec = options.scheme.candidates[0] if isinstance(options.scheme, Auto) else options.scheme
+    check_owned(behind, named.values())
+    if options.optimizer is NOT_GIVEN and options.memory is None and (spec is None or not names_memory(spec)):
         look_at(spec or SELECT)  # a scheme that cannot be read is refused for that
         raise InputError(
             "which memory keeps what is not sent goes by the optimizer: write attach(model, optimizer=optimizer, "
             'total_steps=…), or name the memory in the scheme, "topk(5%) | memory=residual", or write optimizer=None'
         )
-    facts = [fact for one in behind for fact in one.facts(sparse)]
-    return Recipe.of(list(dict.fromkeys(facts)), spec, **fixed)
+    sparse: set[torch.Tensor] = {named[name] for name in options.sparse(named, dense)}
+    facts = [fact for optimizer in behind for fact in optimizer.facts(sparse)]
+    return options.recipe_for(list(dict.fromkeys(facts)), spec)
 
 
 def auto_of(scheme: Spec | Auto | None, recipe: Recipe) -> Auto | None:
@@ -43,22 +46,9 @@ def auto_of(scheme: Spec | Auto | None, recipe: Recipe) -> Auto | None:
         return read_auto(recipe.scheme)
     memory = look_at(recipe.scheme).memory
     return replace(scheme, candidates=[
-        complete(one, None if names_memory(one) else memory, None if names_ratio(one) else recipe.ratio)
-        for one in scheme.candidates
+        complete(spec, None if names_memory(spec) else memory, None if names_ratio(spec) else recipe.ratio)
+        for spec in scheme.candidates
     ])  # fmt: skip
-
-
-def sparse_ones(
-    behind: Sequence[Behind], named: Mapping[str, torch.nn.Parameter], dense: Collection[str], dense_below: int
-) -> set[torch.Tensor]:
-    """The parameters that travel sparse, as long as their gradients are dense."""
-    check_owned(behind, named.values())
-    least = dense_below if is_whole(dense_below) else 0  # what is no number is refused later
-    return {
-        parameter
-        for name, parameter in named.items()
-        if name not in dense and parameter.numel() * (1 + parameter.is_complex()) >= least
-    }
 
 
 def say(recipe: Recipe, rank: int) -> None:

@@ -27,7 +27,7 @@ class ClipWatch:
     """The gradient of one parameter that travels sparse, as backward has left it."""
 
     def __init__(self, names: Mapping[torch.Tensor, str], settings: Settings) -> None:
-        sparse = (one for one, name in names.items() if settings.is_sparse(name, one.numel()))
+        sparse = (parameter for parameter, name in names.items() if settings.is_sparse(name, parameter.numel()))
         self._parameter = next(sparse, None)
         self._left: tuple[int, float] | None = None
         self._scaled = settings.scale is not None

@@ -26,7 +26,7 @@ from sparsewire.errors import add_note
 from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Buffer
-from sparsewire.training.nodes.grid import Grid
+from sparsewire.training.link_parts import AveragerLink
 from sparsewire.training.profile import Profile
 from sparsewire.training.recipe import Recipe
 from sparsewire.training.schedule import Settings
@@ -47,7 +47,7 @@ from .node_engine import open_engines
 logger = logging.getLogger("sparsewire")
 
 
-class Link:
+class Link(AveragerLink):
     """Made by `attach`; `stats()`, `state_dict()`, `detach()`; as a context manager it detaches at the end."""
 
     def __init__(
@@ -78,20 +78,7 @@ class Link:
     # --- what users call ---
 
     @property
-    def settings(self) -> Settings:
-        return self.averager.settings
-
-    @property
-    def step(self) -> int:
-        return self.averager.step
-
-    @property
-    def grid(self) -> Grid:
-        """Which ranks share a machine, where these average first."""
-        return self.averager.nodes.grid
-
-    @property
-    def attached(self) -> bool:
+    def attached(self) -> bool:  # type: ignore[override]
         return self._hook.link is self
 
     @property
@@ -99,15 +86,11 @@ class Link:
         """torch's group of all ranks of this link."""
         return self._hook.group
 
-    def __repr__(self) -> str:
-        state = f"at step {self.step}" if self.attached else "detached"
-        return f"<{type(self).__name__} {state}: {self.recipe!r}>"
-
     def stats(self) -> dict[str, Any]:
         """Totals since `attach`: steps, bytes handed to and got from the engine, what dense steps would have sent,
         and seconds by stage on the communication thread; with `nodes`, the bytes between machines. "recipe" is the
         call that says everything that was chosen, "profile" where the steps' time went."""
-        return {**self.averager.stats(), "recipe": repr(self.recipe), "profile": self.profile.stats()}
+        return {**super().stats(), "profile": self.profile.stats()}
 
     def trace(self, path: PathLike, steps: int = STEPS) -> None:
         """Writes the coming steps of this rank as a time line: open the file at ui.perfetto.dev or chrome://tracing.
@@ -122,8 +105,8 @@ class Link:
         return to_tensors(self.averager.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from this rank's saved state, whatever other ranks do. `sparsewire.torch.load` asks them, and deals
-        states out to another number of ranks."""
+        """Goes on from this rank's saved state, whatever other ranks do. `sparsewire.torch.load` asks them, and
+        reshards states to another number of ranks."""
         self.take_over(self.read_state(state))
 
     def read_state(self, state: Mapping[str, Any]) -> Any:

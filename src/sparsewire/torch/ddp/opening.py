@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from sparsewire.codecs.contract import Memory
 from sparsewire.codecs.scheme import Spec
 from sparsewire.planning.auto import Auto
 from sparsewire.training.agree import agree, refuse
+from sparsewire.training.options import StepOptions
 from sparsewire.training.recipe import Recipe
-from sparsewire.training.schedule import Ratios, Settings
-from sparsewire.training.settings import Exclude, excluded, is_positive, read_settings
+from sparsewire.training.schedule import Settings
+from sparsewire.training.settings import excluded, is_positive
 
 from ..checks import find_ddp, named_parameters
 from ..group import CommGroup
 from ..optimizers import Fit, Given, check_follow_rate, fit_optimizers, read_optimizers
 from ..prune import find_masks, masked
 from .auto_link import AutoLink, auto_settings, open_controller
-from .choose import auto_of, choose, say, sparse_ones
+from .choose import auto_of, choose, say
 from .fourier import fourier_for
 from .hook import HookState, free_hook
 from .link import Link
@@ -29,34 +28,21 @@ from .link import Link
 Named = dict[str, torch.nn.Parameter]
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(StepOptions):
     """The arguments of `attach`, which documents them."""
 
     scheme: Spec | Auto | None
     optimizer: Given
-    total_steps: int | None
-    coverage: float
-    ratio: float | None
-    memory: str | Memory | None
-    select_per: str | None
-    dense_below: int
-    exclude: Exclude
-    warmup_steps: int
-    ratio_schedule: Ratios | None
     follow_rate: bool
-    clip_norm: float | None
     scaler: torch.amp.GradScaler | None
-    seed: int
-    on_step: Callable[[dict[str, Any]], None] | None
     timeout: float | None
-    nodes: int | str | None
     on_divergence: str | None
-    replicas: Any = None
+    replicas: Any
 
 
 @dataclass(frozen=True)
-class Plan:
+class LinkPlan:
     """What this rank will do, if the others agree."""
 
     recipe: Recipe
@@ -85,28 +71,26 @@ def open_link(model: torch.nn.Module, options: Options) -> Link:
         raise
 
 
-def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, options: Options) -> Plan:
+def _plan(wrapped: torch.nn.parallel.DistributedDataParallel, named: Named, options: Options) -> LinkPlan:
     recipe, auto, settings, fit = read_options(named, options)
     if settings.schedule.scheme.exchange.uses_masks:
         settings = replace(settings, masks=find_masks(named, wrapped.module))
-    return Plan(recipe, auto, settings, fit, free_hook(wrapped))
+    return LinkPlan(recipe, auto, settings, fit, free_hook(wrapped))
 
 
 def read_options(named: Named, options: Options) -> tuple[Recipe, Auto | None, Settings, Fit | None]:
     """What the arguments come to for these parameters: chosen, and checked as far as one rank can."""
     behind, dense = read_optimizers(options.optimizer), excluded(named, options.exclude)
-    recipe = choose(
-        options.scheme, options.optimizer, behind, sparse_ones(behind, named, dense, options.dense_below),
-        total_steps=options.total_steps, coverage=options.coverage, ratio=options.ratio, memory=options.memory,
-        select_per=options.select_per, ratio_schedule=options.ratio_schedule,
-    )  # fmt: skip
+    recipe = choose(options, behind, named, dense)
     auto = auto_of(options.scheme, recipe)
-    first: Any = recipe.scheme if auto is None else auto.plans[0]
-    settings = read_settings(
-        named, first, recipe.select_per, options.dense_below, lambda name, _: name in dense, options.warmup_steps,
-        recipe.ratio_schedule, options.scaler, options.seed, options.on_step, options.timeout, options.clip_norm,
-        options.nodes,
-    )  # fmt: skip
+    settings = options.settings_by(
+        recipe,
+        named,
+        dense,
+        scheme=None if auto is None else auto.plans[0],
+        scaler=options.scaler,
+        timeout=options.timeout,
+    )
     settings = replace(settings, on_divergence=options.on_divergence)
     if auto is not None:
         settings = auto_settings(settings, auto)
@@ -117,7 +101,7 @@ def read_options(named: Named, options: Options) -> tuple[Recipe, Auto | None, S
     return recipe, auto, settings, fit
 
 
-def _connect(named: Named, group: CommGroup, plan: Plan) -> Link:
+def _connect(named: Named, group: CommGroup, plan: LinkPlan) -> Link:
     recipe, auto, settings = plan.recipe, plan.auto, plan.settings
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named.items()}
     fourier = fourier_for(group.comm, [settings.schedule.scheme] if auto is None else auto.plans, names)

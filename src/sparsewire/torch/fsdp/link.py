@@ -32,7 +32,7 @@ from ..ddp.link import Link
 from ..optimizers import Fit
 from ..tensors import local, to_arrays, to_tensors
 from .hook import FsdpHook
-from .private import Place, Unit
+from .private import ShardSpan, Unit
 from .replicas import ReplicaGroup
 
 NESTED = (
@@ -46,7 +46,7 @@ class Reduced:
     """A unit's shards on their way: where each belongs, their copy, and the promise of the means in it."""
 
     unit: Unit
-    places: list[Place]
+    places: list[ShardSpan]
     copy: torch.Tensor
     promise: torch.futures.Future[torch.Tensor]
 
@@ -130,7 +130,7 @@ class FsdpLink(Link):
         elif self._backward != backward:
             raise SparsewireError(f"{NESTED}; if the last backward raised an error, detach and attach again")
 
-    def _copy(self, unit: Unit, places: list[Place], reduced: torch.Tensor) -> torch.Tensor:
+    def _copy(self, unit: Unit, places: list[ShardSpan], reduced: torch.Tensor) -> torch.Tensor:
         size, copy = sum(place.size for place in places), self._copies.pop(unit.name, None)
         if copy is None or (copy.numel(), copy.dtype, copy.device) != (size, reduced.dtype, reduced.device):
             copy = reduced.new_empty(size)
@@ -139,7 +139,7 @@ class FsdpLink(Link):
             copy[start : (start := start + place.size)] = reduced[place.start : place.start + place.size]
         return copy
 
-    def _slices(self, places: list[Place], copy: torch.Tensor) -> tuple[Slice, ...]:
+    def _slices(self, places: list[ShardSpan], copy: torch.Tensor) -> tuple[Slice, ...]:
         """Shards as parts of whole parameters; those without elements are left out, in all replicas alike."""
         slices, start, width, shard = [], 0, 1 + copy.is_complex(), self._group.inside.rank
         for place in places:

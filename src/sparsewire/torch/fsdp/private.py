@@ -21,7 +21,7 @@ Hook = Callable[[torch.Tensor], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardSpan:
     """Where a parameter's shard lies in the tensor that FSDP hands to its hook; padding comes behind it."""
 
     param: Any  # FSDPParam
@@ -86,12 +86,12 @@ class Unit:
     def _group_state(self) -> Any:
         return self._module._get_fsdp_state()._state_ctx
 
-    def places(self, numel: int) -> list[Place]:
+    def places(self, numel: int) -> list[ShardSpan]:
         """Each shard's place in a hook's tensor of so many elements."""
         places, start = [], 0
         for param, name in self._named:
             if param.sharded_param.requires_grad:
-                places.append(Place(param, name, start, param.sharded_size.numel()))
+                places.append(ShardSpan(param, name, start, param.sharded_size.numel()))
                 start += param.padded_sharded_param_size.numel()
         if start != numel:
             raise InputError(
@@ -124,16 +124,16 @@ def find_units(model: torch.nn.Module, names: Callable[[torch.nn.Module], dict[s
     """All units of the model, in its order; `names` names its parameters. What cannot be served is refused."""
     _check_version()
     _check_kinds(model)
-    found = list(_modules(model))
-    if not found:
+    modules = list(_modules(model))
+    if not modules:
         raise InputError(
             f"replicas= is for a model that FSDP2 has sharded, and this {type(model).__name__} is not: {NEEDS}"
         )
-    for _, module in found:
+    for _, module in modules:
         module.reshard()  # parameters are the shards from here on
     named = names(model)
     by_id = {id(parameter): name for name, parameter in named.items()}
-    units = [_unit(name, module, by_id) for name, module in found if module._get_fsdp_state()._fsdp_param_groups]
+    units = [_unit(name, module, by_id) for name, module in modules if module._get_fsdp_state()._fsdp_param_groups]
     _check_covered(named, units)
     return units
 

@@ -18,11 +18,11 @@ from sparsewire.core.statefile import is_finite, reading
 from sparsewire.errors import SparsewireError
 from sparsewire.kernels import Array
 from sparsewire.training.agree import agree
+from sparsewire.training.link_parts import RoundsLink
 from sparsewire.training.local import round_states
 from sparsewire.training.local.membership import join
 from sparsewire.training.local.rounds import CALLED, LAST, Plan, Rounds
 from sparsewire.training.local.settings import LocalSettings
-from sparsewire.training.nodes.grid import Grid
 from sparsewire.training.schedule import Settings
 
 from ..group import GRACE
@@ -33,7 +33,7 @@ from .model import LocalModel, share_rest
 from .pending_exchange import PendingExchange, SavedExchange
 
 
-class LocalLink:
+class LocalLink(RoundsLink):
     """Made by `local_steps`; as a context manager it detaches at the end."""
 
     def __init__(self, model: LocalModel, group: Group, options: LocalSettings, settings: Settings, plan: Plan) -> None:
@@ -52,19 +52,6 @@ class LocalLink:
     @property
     def attached(self) -> bool:
         return self._hook is not None
-
-    @property
-    def grid(self) -> Grid:
-        return self.rounds.averager.nodes.grid
-
-    @property
-    def step(self) -> int:
-        """Local steps of this rank since the beginning."""
-        return self.rounds.total
-
-    @property
-    def round(self) -> int:
-        return self.rounds.round
 
     def meet(self) -> None:
         """A meeting now, of the whole model. Every rank calls it."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparsewire.errors import InputError, add_note
 from sparsewire.kernels import Array
+from sparsewire.training.link_parts import round_stats
 from sparsewire.training.local.membership import Joined
 from sparsewire.training.local.rounds import DUE, Rounds, Visit
 from sparsewire.training.local.settings import LocalSettings
@@ -21,7 +22,7 @@ from .background_call import BackgroundCall
 from .groups import Group
 from .model import LocalModel
 from .pending_exchange import PendingExchange
-from .traffic import Traffic
+from .traffic import TrafficTotal
 
 logger = logging.getLogger("sparsewire")
 
@@ -36,24 +37,14 @@ class Meetings:
         self.model, self.group, self.options, self.rounds = model, group, options, rounds
         self.pending: PendingExchange | None = None
         self.error: BaseException | None = None
-        self.traffic = Traffic()
+        self.traffic = TrafficTotal()
         self._steps, self._warned = 0, False
 
     def stats(self) -> dict[str, Any]:
         """As `LocalLink.stats` says."""
         sent, received = self.traffic.total(self.group.comm)
         numbers = sum(local(tensor).numel() * (1 + tensor.is_complex()) for tensor in self.model.parameters.values())
-        return {
-            "rounds": self.rounds.round,
-            "meetings": self.rounds.meeting,
-            "steps": self.rounds.total,
-            "nonfinite": self.rounds.counts.spoiled,
-            "bytes_sent": sent,
-            "bytes_received": received,
-            "bytes_dense": 4 * numbers * self._steps,
-            "seconds": dict(self.rounds.averager.clock.seconds),
-            "counts": dict(self.rounds.averager.clock.counts),
-        }
+        return round_stats(self.rounds, sent, received, 4 * numbers * self._steps)
 
     def fail(self, error: BaseException) -> BaseException:
         """Tells the other ranks and leaves the group; the error to raise."""

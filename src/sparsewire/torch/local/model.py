@@ -15,7 +15,7 @@ from sparsewire.core.sparse import Sparse, elements
 from sparsewire.errors import InputError
 from sparsewire.kernels import Array
 
-from ..checks import named_parameters, plain
+from ..checks import named_parameters, uncompiled
 from ..fsdp.private import has_units
 from ..tensors import local
 
@@ -124,12 +124,12 @@ def _stepped(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {plain(name): buffer for name, buffer in model.named_buffers()}
+    return {uncompiled(name): buffer for name, buffer in model.named_buffers()}
 
 
 def _averaged(model: torch.nn.Module) -> frozenset[str]:
     """Floating-point buffers that a checkpoint has: not masks of pruning or with -inf, nor tables only kept at hand."""
-    saved = {plain(name) for name in model.state_dict(keep_vars=True)}
+    saved = {uncompiled(name) for name in model.state_dict(keep_vars=True)}
     masks = {name.removesuffix("_orig") + "_mask" for name in named_parameters(model) if name.endswith("_orig")}
     return frozenset(
         name

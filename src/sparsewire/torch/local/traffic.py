@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparsewire.comm import Communicator
 
 
-class Traffic:
+class TrafficTotal:
     """Counts a communicator's bytes from `open` on; `close` keeps the count for the next communicator."""
 
     def __init__(self) -> None:

@@ -97,11 +97,11 @@ UNKNOWN = Row(
 
 def row_of(kind: type) -> Row:
     """The row of a class, or of the nearest class that it is derived from."""
-    for one in kind.__mro__:
-        if one.__module__.startswith("torch.optim") and one.__name__ in ROWS:
-            return ROWS[one.__name__]
-        if one.__name__ in OTHERS:
-            return OTHERS[one.__name__]
+    for base in kind.__mro__:
+        if base.__module__.startswith("torch.optim") and base.__name__ in ROWS:
+            return ROWS[base.__name__]
+        if base.__name__ in OTHERS:
+            return OTHERS[base.__name__]
     return UNKNOWN
 
 

@@ -29,35 +29,35 @@ class Fit:
         self, optimizers: Sequence[Behind], memory: Memory, names: Mapping[torch.Tensor, str],
         is_sparse: Callable[[torch.Tensor], bool],
     ) -> None:  # fmt: skip
-        self._fits = [OneFit(one, memory, names, is_sparse) for one in optimizers]
+        self._fits = [OneFit(optimizer, memory, names, is_sparse) for optimizer in optimizers]
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those whose `step()` moves the weights."""
-        return [one.optimizer for one in self._fits]
+        return [fit.optimizer for fit in self._fits]
 
     @property
     def not_sgd(self) -> str:
         """The name of an optimizer that is another one; nothing where all are SGD."""
-        return next((one.behind.name for one in self._fits if not one.is_sgd), "")
+        return next((fit.behind.name for fit in self._fits if not fit.is_sgd), "")
 
     def momenta(self) -> dict[str, float]:
         """SGD's momentum by parameter name. What other optimizers call so is another thing: 0."""
-        return {name: momentum for one in self._fits for name, momentum in one.momenta().items()}
+        return {name: momentum for fit in self._fits for name, momentum in fit.momenta().items()}
 
     def rates(self) -> dict[str, float]:
         """The learning rates by parameter name."""
-        return {name: rate for one in self._fits for name, rate in one.by_name("lr").items()}
+        return {name: rate for fit in self._fits for name, rate in fit.by_name("lr").items()}
 
     def attach(self, sparse_step: Callable[[], bool], clipped: Callable[[], str]) -> None:
         """From now on `step()` sees the groups as they have to be, whenever the last exchange was a sparse one; what
         `clipped` says before a step is warned of, once."""
-        for one in self._fits:
-            one.attach(sparse_step, clipped)
+        for fit in self._fits:
+            fit.attach(sparse_step, clipped)
 
     def detach(self) -> None:
-        for one in self._fits:
-            one.detach()
+        for fit in self._fits:
+            fit.detach()
 
 
 class OneFit:

@@ -59,31 +59,37 @@ def read_optimizers(given: Given) -> list[Behind]:
     if given is None or isinstance(given, NotGiven):
         return []
     several = given if isinstance(given, (list, tuple)) else [given]
-    return [_look_into(one) for one in several]
+    return [_look_into(optimizer) for optimizer in several]
 
 
 def _look_into(given: Any) -> Behind:
-    one = getattr(given, "optimizer", given)  # Accelerate and Lightning wrap it
-    if not isinstance(one, torch.optim.Optimizer):
+    optimizer = getattr(given, "optimizer", given)  # Accelerate and Lightning wrap it
+    if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"optimizer is a torch.optim.Optimizer, a list of them, or None, not {given!r}")
-    if type(one).__name__ != "ZeroRedundancyOptimizer":
-        return Behind(one, one)
-    if getattr(one, "_overlap_with_ddp", False):
+    if type(optimizer).__name__ != "ZeroRedundancyOptimizer":
+        return Behind(optimizer, optimizer)
+    if getattr(optimizer, "_overlap_with_ddp", False):
         raise InputError(
             "ZeroRedundancyOptimizer steps within DDP's hook, which sparsewire needs: leave overlap_with_ddp out"
         )
-    return Behind(one, one.optim)  # type: ignore[attr-defined]
+    return Behind(optimizer, optimizer.optim)  # type: ignore[attr-defined]
 
 
 def check_owned(optimizers: Sequence[Behind], parameters: Iterable[torch.Tensor]) -> None:
     """Refuses optimizers of another model."""
     held = set(parameters)
-    for one in optimizers:
-        if not any(held.intersection(group["params"]) for group in one.groups):
-            raise InputError(f"{one.name} has no parameter of this model: give attach the optimizer that trains it")
+    for optimizer in optimizers:
+        if not any(held.intersection(group["params"]) for group in optimizer.groups):
+            raise InputError(
+                f"{optimizer.name} has no parameter of this model: give attach the optimizer that trains it"
+            )
 
 
 def only_optimizers(optimizers: Iterable[Any], model: torch.nn.Module) -> list[Any]:
     """Those that have parameters of the model."""
     held = set(model.parameters())
-    return [one for one in optimizers if any(held.intersection(group["params"]) for group in one.param_groups)]
+    return [
+        optimizer
+        for optimizer in optimizers
+        if any(held.intersection(group["params"]) for group in optimizer.param_groups)
+    ]

@@ -18,6 +18,7 @@ from sparsewire.errors import InputError
 from sparsewire.kernels.scratch import BufferPool
 from sparsewire.training.averager import Averager
 from sparsewire.training.layout import Slice
+from sparsewire.training.residuals.saved import Saved
 from sparsewire.training.schedule import Settings
 
 from ..ddp.bucket import Bucket
@@ -100,7 +101,7 @@ class Calls:
         return {**self._saved, **{name: averager.state_dict() for name, averager in self._averagers.items()}}
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Goes on from these. They are checked when their tensors come: only then is a rank known."""
+        """Goes on from these, which `check_calls` has seen. Their sizes are checked when their tensors come."""
         self.clear()
         self._kinds, self._saved = {}, dict(states)
 
@@ -116,3 +117,9 @@ class Calls:
         elif averager.comm is not comm:
             averager.connect(comm)
         return averager
+
+
+def check_calls(states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuses saved states that no averager could go on from, whatever their tensors are."""
+    for state in states.values():
+        Saved.read(state, state["scale"])

@@ -29,6 +29,7 @@ from torchft.work import _DummyWork
 from sparsewire.codecs.scheme import Spec
 from sparsewire.comm.base import Traffic
 from sparsewire.comm.torch import TorchCommunicator
+from sparsewire.core.statefile import reading
 from sparsewire.errors import CommArgumentError, CommError, CommMismatch, FrameError, InputError
 from sparsewire.training.agree import agree
 from sparsewire.training.recipe import COVERAGE, Recipe
@@ -36,7 +37,7 @@ from sparsewire.training.schedule import Ratios, Settings
 from sparsewire.training.settings import read_settings
 
 from ..tensors import to_arrays, to_tensors
-from .calls import Calls
+from .calls import Calls, check_calls
 
 KEY = "sparsewire"
 FRAGMENT = "StreamingDiLoCoFragment_"  # torchft's DiLoCo registers one state by this name for each of its fragments
@@ -135,10 +136,17 @@ class CompressedManager(Manager):  # type: ignore[misc]
         return {"version": VERSION, "scheme": scheme, "calls": calls, "references": dict(self._references)}
 
     def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from this replica's residuals. Load torchft's `state_dict()` of the same step as well."""
-        _check_state(state, str(self.settings.schedule.scheme))
-        self._calls.load_state_dict({name: to_arrays(saved) for name, saved in state["calls"].items()})
-        self._references = dict(state["references"])
+        """Goes on from this replica's residuals. Load torchft's `state_dict()` of the same step as well.
+
+        A state that is damaged is refused as a whole; the sizes of its tensors are checked when those come.
+        """
+        with reading():
+            _check_state(state, str(self.settings.schedule.scheme))
+            calls = {name: to_arrays(saved) for name, saved in state["calls"].items()}
+            check_calls(calls)
+            references = _read_references(state["references"])
+        self._calls.load_state_dict(calls)
+        self._references = references
 
     # --- a step ---
 
@@ -261,6 +269,13 @@ def _check_state(state: Mapping[str, Any], scheme: str) -> None:
         raise InputError("a state as compression_state_dict() gives it is needed")
     if state["scheme"] != scheme:
         raise InputError(f"the state is of the scheme {state['scheme']!r}, the manager has {scheme!r}: use the same")
+
+
+def _read_references(references: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    for name, reference in references.items():
+        if not bool(torch.isfinite(reference).all()):
+            raise InputError(f"the weights that {name!r} is measured from are not finite")
+    return dict(references)
 
 
 def _flat(tensor: torch.Tensor, reference: torch.Tensor | None) -> torch.Tensor:

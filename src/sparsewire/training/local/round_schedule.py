@@ -66,13 +66,13 @@ class RoundSchedule:
         return str(self.every) if is_whole(self.every) else ", ".join(f"{n} until {until}" for until, n in self.every)
 
 
-def steps_until(length: int, turn: int, turns: int) -> int:
-    """Steps before meeting `turn` of a round that has `turns` of them; over the round they add up to its length.
+def steps_until(length: int, fragment: int, fragments: int) -> int:
+    """Steps before meeting `fragment` of a round that has so many; over the round they add up to its length.
 
-    >>> [steps_until(10, turn, 3) for turn in range(3)]
+    >>> [steps_until(10, fragment, 3) for fragment in range(3)]
     [3, 3, 4]
     """
-    return (turn + 1) * length // turns - turn * length // turns
+    return (fragment + 1) * length // fragments - fragment * length // fragments
 
 
 def split(sizes: Mapping[str, int], count: int) -> list[list[str]]:

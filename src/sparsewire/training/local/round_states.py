@@ -102,7 +102,7 @@ def _check_outer(rounds: Rounds, outer: Mapping[str, Mapping[str, Any]]) -> None
 
 
 def _counts(saved: Mapping[str, Any]) -> Counts:
-    numbers = {name: whole(saved[name], name) for name in ("steps", "agreed", "spoiled")}
+    numbers = {name: whole(saved[name], name) for name in ("steps", "agreed", "nonfinite")}
     return Counts(**numbers, changed=bool(saved["changed"]))
 
 
@@ -135,15 +135,15 @@ def _reshard_shards(saved: Sequence[Mapping[str, Any]], grid: Grid | None) -> li
         raise InputError(
             f"local_steps with {max(parts)} shards was saved, here are {here}: resume it with as many shards"
         )
-    found: dict[int, dict[str, Any]] = {}
+    by_rank: dict[int, dict[str, Any]] = {}
     for part in range(grid.parts):
         mine = [state for state in saved if (state.get("nodes") or {"part": 0})["part"] == part]
         ranks = [machine[part] for machine in grid.machines]
         replicas = sorted(mine, key=lambda state: int((state.get("nodes") or {"machine": state["rank"]})["machine"]))
         alone = [{**state, "rank": rank, "world_size": len(mine), "nodes": None} for rank, state in enumerate(replicas)]
         for rank, state in zip(ranks, reshard(alone, len(ranks)), strict=True):
-            found[rank] = grid.labelled(state, rank)
-    return [found[rank] for rank in range(grid.size)]
+            by_rank[rank] = grid.labelled(state, rank)
+    return [by_rank[rank] for rank in range(grid.size)]
 
 
 def _with_counts(state: dict[str, Any], saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

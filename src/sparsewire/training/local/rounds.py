@@ -75,11 +75,11 @@ class Prepared:
 
 @dataclass
 class Counts:
-    """Steps since the last meeting, steps that the ranks agreed on then, and meetings that a rank spoiled."""
+    """Steps since the last meeting, steps that the ranks agreed on then, meetings with weights that were not finite."""
 
     steps: int = 0
     agreed: int = 0
-    spoiled: int = 0
+    nonfinite: int = 0
     changed: bool = False  # whether this rank's weights may differ from the common ones
 
 
@@ -130,8 +130,8 @@ class Rounds:
     @property
     def due(self) -> bool:
         """Whether the steps are enough for a meeting. Not to be asked while one is held: it may begin a new round."""
-        turn = self.meeting % self.plan.fragments
-        return self.counts.steps >= steps_until(self.plan.schedule(self.round), turn, self.plan.fragments)
+        fragment = self.meeting % self.plan.fragments
+        return self.counts.steps >= steps_until(self.plan.schedule(self.round), fragment, self.plan.fragments)
 
     def names(self, kind: int = DUE) -> tuple[str, ...]:
         """What the next meeting exchanges: a fragment in its turn, or all if it is called."""
@@ -202,7 +202,7 @@ class Rounds:
         self.meeting += 1
         self.averager.step = self.meeting
         self.counts.agreed = done.total
-        self.counts.spoiled += not finite
+        self.counts.nonfinite += not finite
         return finite
 
     def settle(self, visit: Visit, finite: bool) -> None:

@@ -100,7 +100,7 @@ class Grid:
 # --- what is saved ---
 
 
-def join(states: Sequence[Saved], sizes: Mapping[str, int] | None = None) -> list[Saved]:
+def merge_parts(states: Sequence[Saved], sizes: Mapping[str, int] | None = None) -> list[Saved]:
     """All ranks' states as those of their machines, with whole tensors; states without parts stay as they are.
 
     With the `sizes` of whole parameters, a part that has nothing of one is an empty part, if the others are all of it.
@@ -110,26 +110,26 @@ def join(states: Sequence[Saved], sizes: Mapping[str, int] | None = None) -> lis
     machines: dict[int, list[Saved]] = {}
     for state in sorted(states, key=lambda state: int(state["nodes"]["part"])):
         machines.setdefault(int(state["nodes"]["machine"]), []).append(state)
-    return [_joined(machines[number], sizes) for number in sorted(machines)]
+    return [_merged(machines[number], sizes) for number in sorted(machines)]
 
 
-def _joined(parts: Sequence[Saved], sizes: Mapping[str, int] | None) -> Saved:
+def _merged(parts: Sequence[Saved], sizes: Mapping[str, int] | None) -> Saved:
     names = list(dict.fromkeys(name for part in parts for name in part["buffers"]))
-    buffers = {name: _join_buffers(name, parts, sizes) for name in names}
-    means = {name: _join_mean(name, parts) for name in names if any(name in part.get("means", {}) for part in parts)}
+    buffers = {name: _merge_buffers(name, parts, sizes) for name in names}
+    means = {name: _merge_mean(name, parts) for name in names if any(name in part.get("means", {}) for part in parts)}
     rates = {name: rate for part in parts for name, rate in part.get("rates", {}).items()}
     return {**parts[0], "buffers": buffers, "means": means, "rates": rates, "nodes": None}
 
 
-def _join_buffers(name: str, parts: Sequence[Saved], sizes: Mapping[str, int] | None) -> Saved:
+def _merge_buffers(name: str, parts: Sequence[Saved], sizes: Mapping[str, int] | None) -> Saved:
     having = [part["buffers"][name] for part in parts if name in part["buffers"]]
-    whole = {buffer: _join([kept[buffer] for kept in having]) for buffer in having[0]}
+    whole = {buffer: _merge([kept[buffer] for kept in having]) for buffer in having[0]}
     if len(having) < len(parts) and any(_elements(kept) != (sizes or {}).get(name) for kept in whole.values()):
         raise InputError(f"the ranks of one machine have saved parts of different parameters: not all have {name!r}")
     return whole
 
 
-def _join(parts: Sequence[Any]) -> Any:
+def _merge(parts: Sequence[Any]) -> Any:
     if not isinstance(parts[0], Mapping):
         return np.concatenate(parts)
     indices = _side_by_side([part["indices"] for part in parts], [_entries(part) for part in parts])
@@ -137,7 +137,7 @@ def _join(parts: Sequence[Any]) -> Any:
     return {**parts[0], "indices": indices, "values": values, "shape": [sum(map(_numel, parts))]}
 
 
-def _join_mean(name: str, parts: Sequence[Saved]) -> Saved:
+def _merge_mean(name: str, parts: Sequence[Saved]) -> Saved:
     """A part without a mean has none at its entries: it was handed out already, or is empty."""
     having = [part for part in parts if name in part["buffers"]]
     first = next(part["means"][name] for part in having if name in part["means"])

@@ -102,7 +102,7 @@ class _Step:
     def followed(self, share: float) -> float:
         """The share behind this step."""
         energies = [energy.read() for energy in self.measured]
-        total, sent = math.fsum(one[0] for one in energies), math.fsum(one[1] for one in energies)
+        total, sent = math.fsum(energy[0] for energy in energies), math.fsum(energy[1] for energy in energies)
         if not self.dense and not 0 < total < math.inf:
             return share
         now = 1.0 if self.dense else min(1.0, sent / total)

@@ -10,7 +10,7 @@ import numpy as np
 from sparsewire.core.sparse import merged
 from sparsewire.errors import InputError
 
-from ..nodes.grid import Grid, cut, join
+from ..nodes.grid import Grid, cut, merge_parts
 from .gain import widest
 
 
@@ -30,7 +30,7 @@ def reshard(states: Sequence[Mapping[str, Any]], size: int, grid: Grid | None = 
     if len({(position(state), state["scale"]) for state in ordered}) > 1:
         raise InputError("the states were saved at different steps")
     grid = grid or Grid.even(size, 1)
-    whole = join([dict(state) for state in ordered], grid.sizes)
+    whole = merge_parts([dict(state) for state in ordered], grid.sizes)
     resharded = reshard_buffers([state["buffers"] for state in whole], len(grid.machines))
     shared = {**whole[0], "world_size": size, "gain": widest(ordered)}
     mine = ((rank, resharded[grid.place(rank)[0]]) for rank in range(size))

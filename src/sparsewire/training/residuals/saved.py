@@ -18,7 +18,7 @@ from ..nodes.grid import Grid
 from .gain import read_share
 from .states import States
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 
 @dataclass(frozen=True)
