@@ -180,7 +180,8 @@ def test_the_recipe_of_local_steps_is_the_call_and_says_why() -> None:
     scheme = "topk(ratio=0.05) | memory=residual(decay=0.95) | exchange=allgather(mean=sqrt)"
     assert repr(whole) == f'local_steps(model, optimizer, "{scheme}", every=10)'
     assert whole.text() == f"{whole!r}; coverage 5: how often each coordinate is sent in 100 rounds"
-    assert LocalRecipe.of(None, 10).text().endswith("with total_steps= the ratio would go by the run's length: 5/rounds")
+    later = "; with total_steps= the ratio would go by the run's length: 5/rounds"
+    assert LocalRecipe.of(None, 10).text().endswith(later)
     given = LocalRecipe.of("sbc(level=2)", lambda round_: 10)
     assert given.text() == repr(given) == 'local_steps(model, optimizer, "sbc(level=2)", every=…)'
     for wrong in ({"total_steps": 0}, {"coverage": -1.0}):

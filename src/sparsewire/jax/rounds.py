@@ -73,8 +73,8 @@ def local(
         leaves = as_arrays(named_leaves(params))
         recipe = LocalRecipe.of(scheme, every, total_steps, coverage, "sparsewire.jax.local(params")
         options = LocalSettings(
-            recipe.scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, "mean",
-            fragments, 0, 1.0, seed, on_round, None,
+            recipe.scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude,
+            "mean", fragments, 0, 1.0, seed, on_round, None,
         )  # fmt: skip
         settings, plan = options.read(leaves, excluded(leaves, plain))
     except Exception as error:

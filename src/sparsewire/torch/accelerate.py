@@ -37,9 +37,9 @@ def attach_accelerate(
 
     Scheme and `settings` are those of `attach`; `total_steps` counts optimizer steps. `optimizer` is by default what
     was prepared for the model, one or several; None switches that off. `scaler` is by default the accelerator's
-    (`mixed_precision="fp16"`), so that residuals follow the loss scale. `accelerator.clip_grad_norm_` would clip what has
-    waited together with the gradient: say its norm here, `clip_norm=`, which clips in time. From then on that call only
-    measures this model's norm, and the loop stays as it is.
+    (`mixed_precision="fp16"`), so that residuals follow the loss scale. `accelerator.clip_grad_norm_` would clip what
+    has waited together with the gradient: say its norm here, `clip_norm=`, which clips in time. From then on that call
+    only measures this model's norm, and the loop stays as it is.
 
     From then on `accelerator.save_state(folder)` and `load_state(folder)` save and load every rank's own state in
     `folder/sparsewire` (for a second model `folder/sparsewire_1`, and so on). Call the link's `detach()` before

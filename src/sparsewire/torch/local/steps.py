@@ -78,8 +78,8 @@ def local_steps(
                 raise InputError(AUTO)
             recipe = LocalRecipe.of(scheme, every, total_steps, coverage)
             options = LocalSettings(
-                recipe.scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
-                fragments, overlap, mix, seed, on_round, timeout,
+                recipe.scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude,
+                buffers, fragments, overlap, mix, seed, on_round, timeout,
             )  # fmt: skip
             inner = LocalModel(model, optimizer, buffers != "keep", isinstance(opened, ShardGroup))
             settings, plan = options.read(inner.parameters, inner.averaged)

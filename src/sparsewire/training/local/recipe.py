@@ -58,8 +58,8 @@ class LocalRecipe:
             return repr(self)
         if self.rounds is None:
             return f"{self!r}; with total_steps= the ratio would go by the run's length: {COVERAGE:g}/rounds"
-        ratio = ratio_for(self.rounds, self.coverage)
-        return f"{self!r}; coverage {ratio * self.rounds:.3g}: how often each coordinate is sent in {self.rounds} rounds"
+        times = self.rounds * ratio_for(self.rounds, self.coverage)
+        return f"{self!r}; coverage {times:.3g}: how often each coordinate is sent in {self.rounds} rounds"
 
 
 def count_rounds(total_steps: int, schedule: RoundSchedule) -> int:
