@@ -209,6 +209,19 @@ def test_the_risk_is_that_of_the_nearest_density_and_the_optimizer():
     assert "dgc" in front["meaning"]
 
 
+def test_where_the_length_is_known_the_risk_is_that_of_the_nearest_coverage():
+    """A density of 0.2 % sends each coordinate 20 times in 10,000 steps, more often than 1 % did in 700."""
+    assert {one["density"] for one in risk(0.002, coverage=20)} == {0.01}
+    assert {one["density"] for one in risk(0.01, coverage=1.0)} == {0.001}
+    for steps, at in (
+        (2_000, "at 1.0%, a coverage of 7, the nearest to 20 that there is,"),
+        (70, "at 0.1%, a coverage of 0.7 "),
+    ):
+        result = advise_step.run(scene(1e8), PLANS, SGD, total_steps=steps)
+        told = {"machine": advise_step.measure.machine(), "measured": {"link": 1, "step": 1}, **result}
+        assert f"in runs of about 700 steps {at}" in advise_step.show(told)
+
+
 # --- the command -------------------------------------------------------------------------------------------------
 
 

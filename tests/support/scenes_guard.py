@@ -6,7 +6,8 @@ import logging
 from typing import Any
 
 import torch
-from scenes_attach import Plain
+from scenes_attach import Plain, build
+from scenes_recipe import said
 from torch_ranks import Stage
 
 from sparsewire.torch import attach
@@ -49,3 +50,35 @@ def goes_dense(stage: Stage, dtype: str) -> tuple[list[dict[str, Any]], int, lis
         guard.DENSE_STEPS = usual
         logger.removeHandler(handler)
     return found["alarms"], found["dense_until"], [line for line in lines if "diverge" in line]
+
+
+class HalfGradient(torch.autograd.Function):
+    """The identity, whose gradient is rounded to float16: larger numbers than that has become infinite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.half().to(gradient.dtype)
+
+
+def scaled_training(stage: Stage, loss_factor: float, steps: int) -> tuple[float, list[str], list[str]]:
+    """A training in mixed precision with the usual line: its last loss scale, the guard's reasons, and warnings."""
+    model, scaler = stage.ddp(build()), torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1000)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, momentum=0.9)
+
+    def train() -> list[str]:
+        with attach(model, optimizer=optimizer, total_steps=100, dense_below=100, scaler=scaler) as link:
+            for number in range(steps):
+                optimizer.zero_grad()
+                stage.seed(number)
+                loss = HalfGradient.apply(model(torch.randn(6, 20))).square().sum() * loss_factor
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            return [alarm["reason"] for alarm in link.stats()["guard"]["alarms"]]
+
+    reasons, lines = said(train)
+    return scaler.get_scale(), reasons, [line for line in lines if line.startswith("step ")]

@@ -14,7 +14,7 @@ from torch_ranks import Stage, raises
 
 from sparsewire.codecs.scheme import scheme
 from sparsewire.errors import AccuracyWarning, InputError
-from sparsewire.torch import Auto, attach
+from sparsewire.torch import Auto, attach, local_steps
 from sparsewire.training import notices
 
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "RMSprop": {"momentum": 0.0}}
@@ -54,6 +54,25 @@ def one_line(stage: Stage) -> None:
     assert link.stats()["recipe"] == call and 0 < link.stats()["bytes_sent"] < link.stats()["bytes_dense"]
     link.detach()
     assert repr(link) == f"<Link detached: {call}>"
+
+
+def local_steps_say_what_they_chose(stage: Stage) -> None:
+    """As `attach` does: the link's repr, its statistics, and one line on rank 0."""
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    link, lines = said(lambda: local_steps(model, optimizer, every=2, total_steps=400, group=stage.group))
+    scheme = "topk(ratio=0.025) | memory=residual(decay=0.95) | exchange=allgather(mean=sqrt)"
+    call = f'local_steps(model, optimizer, "{scheme}", every=2)'
+    assert repr(link) == f"<LocalLink at step 0: {call}>" and link.stats()["recipe"] == repr(link.recipe) == call
+    assert [line for line in lines if "local_steps(" in line] == ([link.recipe.text()] if stage.rank == 0 else [])
+    for number in range(3):
+        stage.seed(number)
+        optimizer.zero_grad()
+        model(torch.randn(6, 20)).square().mean().backward()
+        optimizer.step()
+    link.detach()
+    assert repr(link) == f"<LocalLink detached: {call}>"
+    stage.assert_same(model)
 
 
 def adam_goes_on_beyond_its_steps(stage: Stage) -> None:

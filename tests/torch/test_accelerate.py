@@ -75,6 +75,15 @@ def test_the_prepared_optimizer_is_fitted(facts: list[dict[str, Any]]) -> None:
     assert [rank["fitted"] for rank in facts] == [[True, False, True]] * RANKS
 
 
+def test_the_loops_clipping_only_measures_where_clip_norm_clips(facts: list[dict[str, Any]]) -> None:
+    """The same weights as without that call; another norm is refused; once the link is gone it clips again."""
+    for rank in facts:
+        same, norms, refused, after, told = rank["clipping"]
+        assert same and all(norm > 0 for norm in norms) and len(norms) == 3
+        assert "clip_grad_norm_(…, 0.1, norm_type=2) after clip_norm=0.25 has clipped" in refused
+        assert after == pytest.approx(0.1, rel=1e-3) and told == []
+
+
 def test_a_scheme_is_chosen_for_the_prepared_optimizer(facts: list[dict[str, Any]]) -> None:
     assert [rank["chosen"] for rank in facts] == [
         'attach(model, "topk(ratio=0.02) | memory=gain(momentum=0.9)", optimizer=optimizer)'
@@ -191,6 +200,42 @@ def refitted(accelerator: Any, model: Any, optimizer: Any) -> list[bool]:
     return [without._fit is not None, beside._fit is not None and beside._fit.optimizers == [optimizer.optimizer]]
 
 
+def clipped(loop_clips: bool) -> tuple[dict[str, Any], list[Any]]:
+    """[norms that the loop is told, what it is told of another norm, a norm after the link is gone, warnings]"""
+    import warnings
+
+    import torch
+
+    from sparsewire.errors import AccuracyWarning
+    from sparsewire.torch.accelerate import attach_accelerate
+
+    accelerator, model, optimizer, link = started()
+    link.detach()
+    inner, norms, refused = optimizer.step, [], []
+
+    def step() -> None:
+        if loop_clips and accelerator.sync_gradients:
+            norms.append(float(accelerator.clip_grad_norm_(model.parameters(), 0.25)))
+        inner()
+
+    optimizer.step = step
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with attach_accelerate(accelerator, model, clip_norm=0.25, ratio=0.1, dense_below=100):
+            train(accelerator, model, optimizer, range(6))
+            try:
+                accelerator.clip_grad_norm_(model.parameters(), 0.1)
+            except ValueError as error:
+                refused.append(str(error))
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    model(torch.ones(4, 32)).square().sum().backward()
+    accelerator.clip_grad_norm_(model.parameters(), 0.1)
+    after = torch.stack([one.grad.norm() for one in model.parameters()]).norm()
+    told = [str(one.message) for one in caught if one.category is AccuracyWarning]
+    accelerator.free_memory()
+    return weights, [norms, *refused, float(after), told]
+
+
 def main(folder: str) -> None:
     import shutil
 
@@ -214,6 +259,8 @@ def main(folder: str) -> None:
     weights = model.state_dict()
     accelerator.free_memory()
     facts["resumed equals uninterrupted"] = same_bits(resumed(state), weights)
+    (plain, _), (measured, told) = clipped(False), clipped(True)
+    facts["clipping"] = [same_bits(plain, measured), *told]
     found, facts["last scale"] = scaled()
     facts["scaled equals unscaled"] = same_bits(found, weights)
     if accelerator.is_main_process:

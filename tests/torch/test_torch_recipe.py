@@ -48,6 +48,10 @@ def test_one_line_is_enough(ranks: Pool) -> None:
     ranks.play("recipe.one_line", ranks=2)
 
 
+def test_local_steps_say_what_they_chose(ranks: Pool) -> None:
+    ranks.play("recipe.local_steps_say_what_they_chose", ranks=2)
+
+
 def test_a_run_may_be_longer_than_announced(ranks: Pool) -> None:
     ranks.play("recipe.adam_goes_on_beyond_its_steps", ranks=2)
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparsewire.codecs.scheme import scheme
 from sparsewire.errors import InputError
-from sparsewire.training.local.recipe import local_scheme
+from sparsewire.training.local.recipe import LocalRecipe
 from sparsewire.training.recipe import OptimizerFacts, Recipe
 from sparsewire.training.schedule import SchemeSchedule, falling_ratio
 
@@ -170,6 +170,20 @@ def test_its_line_says_what_total_steps_would_gain() -> None:
     ],
 )
 def test_local_steps_are_covered_by_their_rounds(steps: int | None, every: object, ratio: float) -> None:
-    found = scheme(local_scheme(steps, every))
+    found = scheme(LocalRecipe.of(None, every, steps).scheme)
     assert found.select.ratio == ratio and str(found.memory) == "residual(decay=0.95)"
     assert found.exchange.mean == "sqrt"
+
+
+def test_the_recipe_of_local_steps_is_the_call_and_says_why() -> None:
+    whole = LocalRecipe.of(None, 10, 1000)
+    scheme = "topk(ratio=0.05) | memory=residual(decay=0.95) | exchange=allgather(mean=sqrt)"
+    assert repr(whole) == f'local_steps(model, optimizer, "{scheme}", every=10)'
+    assert whole.text() == f"{whole!r}; coverage 5: how often each coordinate is sent in 100 rounds"
+    later = "; with total_steps= the ratio would go by the run's length: 5/rounds"
+    assert LocalRecipe.of(None, 10).text().endswith(later)
+    given = LocalRecipe.of("sbc(level=2)", lambda round_: 10)
+    assert given.text() == repr(given) == 'local_steps(model, optimizer, "sbc(level=2)", every=…)'
+    for wrong in ({"total_steps": 0}, {"coverage": -1.0}):
+        with pytest.raises(InputError):
+            LocalRecipe.of(None, 10, **wrong)

@@ -19,11 +19,10 @@ from sparsewire.training.link_parts import RoundsLink, round_stats
 from sparsewire.training.local import round_states
 from sparsewire.training.local.membership import join
 from sparsewire.training.local.outer import OuterSpec
-from sparsewire.training.local.recipe import COVERAGE, local_scheme
+from sparsewire.training.local.recipe import COVERAGE, LocalRecipe
 from sparsewire.training.local.round_schedule import Every
 from sparsewire.training.local.rounds import CALLED, DUE, LAST, Plan, Rounds
 from sparsewire.training.local.settings import LocalSettings, OnRound
-from sparsewire.training.recipe import check_numbers
 from sparsewire.training.schedule import Ratios, Settings
 from sparsewire.training.settings import Exclude, excluded
 
@@ -69,21 +68,20 @@ def local(
     """
     ranks = open_comm(comm, timeout)
     try:
-        check_numbers(total_steps, coverage)
         if read_auto(scheme) is not None:
             raise InputError("local has no auto: name a scheme or a preset, or leave it out")
         leaves = as_arrays(named_leaves(params))
-        chosen = local_scheme(total_steps, every, coverage) if scheme is None else scheme
+        recipe = LocalRecipe.of(scheme, every, total_steps, coverage, "sparsewire.jax.local(params")
         options = LocalSettings(
-            chosen, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, "mean",
-            fragments, 0, 1.0, seed, on_round, None,
+            recipe.scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude,
+            "mean", fragments, 0, 1.0, seed, on_round, None,
         )  # fmt: skip
         settings, plan = options.read(leaves, excluded(leaves, plain))
     except Exception as error:
         refuse(ranks, error)
         raise
     if scheme is None and ranks.rank == 0:
-        logger.info("sparsewire.jax.local(params, %r, every=%s)", chosen, plan.schedule)
+        logger.info("%s", recipe.text())
     agree(ranks, settings, leaves, {**options.agreed(plan), "plain": sorted(plan.plain)})
     return LocalLink(params, ranks, options, settings, plan)
 

@@ -6,6 +6,7 @@ process, after each has made the directory, so each rank writes its own file the
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,9 @@ def attach_accelerate(
 
     Scheme and `settings` are those of `attach`; `total_steps` counts optimizer steps. `optimizer` is by default what
     was prepared for the model, one or several; None switches that off. `scaler` is by default the accelerator's
-    (`mixed_precision="fp16"`), so that residuals follow the loss scale. Instead of `accelerator.clip_grad_norm_`, which
-    would clip what has waited together with the gradient, write `clip_norm=`.
+    (`mixed_precision="fp16"`), so that residuals follow the loss scale. `accelerator.clip_grad_norm_` would clip what
+    has waited together with the gradient: say its norm here, `clip_norm=`, which clips in time. From then on that call
+    only measures this model's norm, and the loop stays as it is.
 
     From then on `accelerator.save_state(folder)` and `load_state(folder)` save and load every rank's own state in
     `folder/sparsewire` (for a second model `folder/sparsewire_1`, and so on). Call the link's `detach()` before
@@ -46,6 +48,8 @@ def attach_accelerate(
     place, wrapped = _prepared(accelerator, model)
     usual = {"optimizer": only_optimizers(accelerator._optimizers, wrapped) or NOT_GIVEN, "scaler": accelerator.scaler}
     link = attach(wrapped, scheme, **{**usual, **settings})
+    if link.settings.clip_norm is not None:
+        _only_measure(accelerator, wrapped, link, link.settings.clip_norm)
     name = f"sparsewire_{place}" if place else "sparsewire"
     for handle in getattr(wrapped, HANDLES, ()):  # of a link that was detached
         handle.remove()
@@ -55,6 +59,25 @@ def attach_accelerate(
     )
     setattr(wrapped, HANDLES, handles)
     return link
+
+
+def _only_measure(accelerator: Accelerator, model: torch.nn.Module, link: Link, clip_norm: float) -> None:
+    """The accelerator's `clip_grad_norm_` clips no gradient of this model as long as the link, which does, is there."""
+    clip, own = accelerator.clip_grad_norm_, set(model.parameters())
+    link.ignore_changes()  # measuring is clipping to infinity
+
+    def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if not link.attached or own.isdisjoint(given):
+            return clip(given, max_norm, norm_type)
+        if max_norm < clip_norm or norm_type != 2:
+            raise InputError(
+                f"clip_grad_norm_(…, {max_norm:g}, norm_type={norm_type:g}) after clip_norm={clip_norm:g} has clipped: "
+                "give attach_accelerate the norm that is meant, of type 2"
+            )
+        return clip(given, math.inf, norm_type)
+
+    accelerator.clip_grad_norm_ = clip_grad_norm_
 
 
 def _prepared(accelerator: Accelerator, model: torch.nn.Module) -> tuple[int, DistributedDataParallel]:

@@ -109,7 +109,7 @@ class Recipe:
         settings = [f"select_per={self.select_per!r}".replace("'", '"')] * (self.select_per != "parameter")
         settings += [f"ratio_schedule={self.ratio_schedule!r}"] * (self.ratio_schedule is not None)
         behind = {0: "None", 1: "optimizer"}.get(len({facts.name for facts in self.optimizers}), "[…]")
-        return f"{self.function}, {', '.join([_quoted(self.scheme), f'optimizer={behind}', *settings])})"
+        return f"{self.function}, {', '.join([quoted(self.scheme), f'optimizer={behind}', *settings])})"
 
     def text(self) -> str:
         """One line: for whom, what, and why this ratio."""
@@ -227,7 +227,7 @@ def _check_muon(facts: OptimizerFacts, plan: Scheme, last: float | None) -> None
         )
 
 
-def _quoted(spec: Spec) -> str:
+def quoted(spec: Spec) -> str:
     """A scheme as a call has it, with its memory."""
     if isinstance(spec, str):
         return f'"{spec}"'

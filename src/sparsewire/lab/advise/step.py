@@ -30,7 +30,7 @@ from . import compute as computing
 from . import cores
 from .calls import calls, usual_ratio
 from .device import Device, on_device
-from .risk import OPTIMIZERS, SOURCE, risk
+from .risk import OPTIMIZERS, SOURCE, STEPS, risk
 
 PLAIN, HALF = "plain DDP", "torch's fp16 hook"
 MORE = ("exchange=shared(support=leader)",)  # what `auto` does not try
@@ -183,14 +183,18 @@ def run(
         "recommended": chosen["scheme"] or chosen["candidate"],
         "times_faster": chosen["times_faster"],
         "calls": calls(chosen["scheme"], [optimizer] if optimizer else OPTIMIZERS, total_steps),
-        "risk": _risk(scene, chosen["scheme"], optimizer),
+        "risk": _risk(scene, chosen["scheme"], optimizer, total_steps),
     }  # fmt: skip
 
 
-def _risk(scene: Scene, chosen: str | None, optimizer: str | None) -> list[dict[str, Any]]:
+def _risk(
+    scene: Scene, chosen: str | None, optimizer: str | None, total_steps: int | None
+) -> list[dict[str, Any]]:  # fmt: skip
     if chosen is None:
         return []
-    return risk(scene.codecs[coding(scheme(chosen))].density, [optimizer] if optimizer else OPTIMIZERS)
+    density = scene.codecs[coding(scheme(chosen))].density
+    coverage = None if total_steps is None else density * total_steps
+    return risk(density, [optimizer] if optimizer else OPTIMIZERS, coverage)
 
 
 def _dense(scene: Scene, name: str, share: float, work: float = 0.0) -> dict[str, Any]:
@@ -262,6 +266,7 @@ def _risks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if rows:
         lines = [f"  {row['optimizer']}, {row['meaning']}: {'; '.join(row['changes'])}" for row in rows]
         at, asked = rows[0]["density"], rows[0]["asked"]
-        nearest = "" if 0.5 < asked / at < 2 else f", the nearest to {asked:.2%} that there is,"
-        head = f"Accuracy, against dense in the same steps, where {at:.1%}{nearest} was measured ({SOURCE}):"
+        nearest = "" if 0.5 < asked / at < 2 else f", the nearest to {STEPS * asked:.2g} that there is,"
+        where = f"in runs of about {STEPS} steps at {at:.1%}, a coverage of {rows[0]['coverage']:.2g}{nearest}"
+        head = f"What each memory cost in accuracy {where} against dense in the same steps ({SOURCE}):"
         yield "\n".join([head, *lines])

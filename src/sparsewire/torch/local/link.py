@@ -21,6 +21,7 @@ from sparsewire.training.agree import agree
 from sparsewire.training.link_parts import RoundsLink
 from sparsewire.training.local import round_states
 from sparsewire.training.local.membership import join
+from sparsewire.training.local.recipe import LocalRecipe
 from sparsewire.training.local.rounds import CALLED, LAST, Plan, Rounds
 from sparsewire.training.local.settings import LocalSettings
 from sparsewire.training.schedule import Settings
@@ -36,7 +37,11 @@ from .pending_exchange import PendingExchange, SavedExchange
 class LocalLink(RoundsLink):
     """Made by `local_steps`; as a context manager it detaches at the end."""
 
-    def __init__(self, model: LocalModel, group: Group, options: LocalSettings, settings: Settings, plan: Plan) -> None:
+    def __init__(
+        self, model: LocalModel, group: Group, options: LocalSettings, settings: Settings, plan: Plan,
+        recipe: LocalRecipe,
+    ) -> None:  # fmt: skip
+        self.recipe = recipe
         self._model, self._options, self._settings = model, options, settings
         self.rounds = Rounds(group.comm, settings, plan, model.read(), model.dtypes())
         self._meetings = Meetings(model, group, options, self.rounds)
@@ -53,6 +58,10 @@ class LocalLink(RoundsLink):
     def attached(self) -> bool:
         return self._hook is not None
 
+    def __repr__(self) -> str:
+        state = f"at step {self.step}" if self.attached else "detached"
+        return f"<{type(self).__name__} {state}: {self.recipe!r}>"
+
     def meet(self) -> None:
         """A meeting now, of the whole model. Every rank calls it."""
         self._check_alive()
@@ -61,8 +70,8 @@ class LocalLink(RoundsLink):
     def stats(self) -> dict[str, Any]:
         """Totals: rounds, meetings, steps, meetings at which a rank's weights were not finite; and since `local_steps`,
         bytes handed to and got from the engine, what float32 gradients in every step would have sent, and seconds by
-        stage."""
-        return self._meetings.stats()
+        stage. "recipe" is the call that says what was chosen."""
+        return {**self._meetings.stats(), "recipe": repr(self.recipe)}
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain types only. Every rank saves its own; the optimizer's is not in it."""

@@ -14,11 +14,10 @@ from sparsewire.errors import InputError
 from sparsewire.planning.auto import read_auto
 from sparsewire.training.agree import refuse
 from sparsewire.training.local.outer import OuterSpec
-from sparsewire.training.local.recipe import COVERAGE, local_scheme
+from sparsewire.training.local.recipe import COVERAGE, LocalRecipe
 from sparsewire.training.local.round_schedule import Every
 from sparsewire.training.local.rounds import Plan
 from sparsewire.training.local.settings import LocalSettings, OnRound
-from sparsewire.training.recipe import check_numbers
 from sparsewire.training.schedule import Ratios, Settings
 from sparsewire.training.settings import Exclude
 
@@ -49,7 +48,7 @@ def local_steps(
     differ are made those of rank 0 first.
 
     scheme: how a change is compressed: string, dict or `Scheme`, or a preset that also says every, outer, mean and
-        mask_momentum. None chooses top-k with error feedback and mean="sqrt"; rank 0 logs it.
+        mask_momentum. None chooses top-k with error feedback and mean="sqrt"; rank 0 logs it (`link.recipe`).
     total_steps: optimizer steps of the whole run on each rank: without a scheme the ratio is coverage / rounds, within
         0.1 % … 100 %, and 5 % where total_steps is not known.
     every: optimizer steps in a round: a number, a function of the round, or (until_round, every) pairs. Steps that a
@@ -75,13 +74,12 @@ def local_steps(
     )
     try:
         try:
-            check_numbers(total_steps, coverage)
             if read_auto(scheme) is not None:
                 raise InputError(AUTO)
-            chosen = local_scheme(total_steps, every, coverage) if scheme is None else scheme
+            recipe = LocalRecipe.of(scheme, every, total_steps, coverage)
             options = LocalSettings(
-                chosen, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude, buffers,
-                fragments, overlap, mix, seed, on_round, timeout,
+                recipe.scheme, every, outer, mean, mask_momentum, dense_rounds, ratio_schedule, dense_below, exclude,
+                buffers, fragments, overlap, mix, seed, on_round, timeout,
             )  # fmt: skip
             inner = LocalModel(model, optimizer, buffers != "keep", isinstance(opened, ShardGroup))
             settings, plan = options.read(inner.parameters, inner.averaged)
@@ -89,14 +87,16 @@ def local_steps(
             refuse(opened.everyone, error)
             raise
         if scheme is None and opened.everyone.rank == 0:
-            logger.info("local_steps(model, optimizer, %r, every=%s)", chosen, plan.schedule)
-        return _connect(inner, opened, options, settings, plan)
+            logger.info("%s", recipe.text())
+        return _connect(inner, opened, options, settings, plan, recipe)
     except BaseException:
         opened.leave()
         raise
 
 
-def _connect(inner: LocalModel, opened: Group, options: LocalSettings, settings: Settings, plan: Plan) -> LocalLink:
+def _connect(
+    inner: LocalModel, opened: Group, options: LocalSettings, settings: Settings, plan: Plan, recipe: LocalRecipe
+) -> LocalLink:
     if isinstance(opened, ShardGroup):
-        return ShardLink(inner, opened, options, opened.of_shard(settings), plan)
-    return LocalLink(inner, opened, options, settings, plan)
+        return ShardLink(inner, opened, options, opened.of_shard(settings), plan, recipe)
+    return LocalLink(inner, opened, options, settings, plan, recipe)
