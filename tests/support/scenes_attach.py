@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import zlib
 from typing import Any
 
 import torch
@@ -208,6 +209,20 @@ def stays_in_step(stage: Stage, scheme: str, steps: int = 50, kind: str = "plain
             descend(wired.module)
     stage.assert_same(wired.module)
     return sum(losses[-5:]) / sum(losses[:5])
+
+
+def sends_messages(stage: Stage) -> dict[str, Any]:
+    """Messages of a step with eight buckets that send 328 entries each, and a digest of the weights after four."""
+    torch.manual_seed(0)
+    wired = stage.ddp(nn.Sequential(*(nn.Linear(128, 128, bias=False) for _ in range(8))), bucket_cap_mb=0.05)
+    with attach(wired, "topk(2%) | values=qsgd(bits=4) | memory=residual") as link:
+        for step in range(4):
+            before, draw = link.comm.collectives, torch.Generator().manual_seed(step + stage.rank)
+            wired(torch.randn(4, 128, generator=draw)).square().sum().backward()
+            messages = link.comm.collectives - before
+            descend(wired.module)
+    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in wired.parameters())
+    return {"a step": messages, "bits": zlib.crc32(weights)}
 
 
 class Ledger:

@@ -25,6 +25,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+import sparsewire.torch.ddp.bundle
+
 LIMIT = timedelta(seconds=20)
 EXACT = "topk(1.0) | indices=raw | values=raw | memory=none"
 
@@ -124,8 +126,11 @@ def spread(kept: dict[str, Any]) -> torch.Tensor:
     return dense
 
 
-def play(groups: dict[int, dist.ProcessGroup], scene: str, ranks: int | None = None, **settings: Any) -> Any:
-    size = ranks or max(groups)
+def play(
+    groups: dict[int, dist.ProcessGroup], scene: str, ranks: int | None = None, bundle: int = 0, **settings: Any
+) -> Any:
+    """`bundle`: the entries from which a message is sent; models of tests are small, so each bucket has its own."""
+    size, sparsewire.torch.ddp.bundle.MOST = ranks or max(groups), bundle
     if dist.get_rank() >= size:
         return None
     module, name = scene.split(".")

@@ -48,6 +48,23 @@ def test_with_everything_sent_gradients_are_those_of_plain_ddp(ranks: Pool, case
     ranks.play("attach.equals_plain_ddp", **LIKE_PLAIN[case])
 
 
+BUNDLED = ("many buckets", "unused parameters, many buckets", "mixed dtypes", "sparse embedding, many buckets")
+BUNDLED += ("one threshold, many buckets", "dense warm-up of everything", "selection per bucket, many buckets")
+
+
+@pytest.mark.parametrize("case", [case for case in LIKE_PLAIN if case.startswith(BUNDLED)])
+def test_buckets_that_travel_together_are_those_of_plain_ddp(ranks: Pool, case: str) -> None:
+    ranks.play("attach.equals_plain_ddp", bundle=4096, **LIKE_PLAIN[case])
+
+
+@pytest.mark.parametrize(("bundle", "messages"), [(0, 8), (600, 4), (4096, 1)])
+def test_buckets_of_few_entries_travel_in_one_message(ranks: Pool, bundle: int, messages: int) -> None:
+    first, *others = ranks.play("attach.sends_messages", bundle=bundle)
+    assert first["a step"] == messages
+    assert all(told == first for told in others)
+    assert first["bits"] == ranks.play("attach.sends_messages")[0]["bits"]
+
+
 def test_no_sync_accumulates(ranks: Pool) -> None:
     ranks.play("attach.accumulates_without_sync")
 
