@@ -116,7 +116,7 @@ def train(trial: Trial, rank: int, found: Found) -> None:
     model = DDP(build())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     found.faulted = time.monotonic() if trial.fault == "mismatch" else 0.0
-    with attach(model, scheme, **settings):
+    with attach(model, scheme, optimizer=optimizer, **settings):
         for step in range(STEPS):
             data = meet_fault(trial, rank, step, found, batch(rank, step))
             optimizer.zero_grad()
