@@ -100,13 +100,14 @@ class SlotGather:
         rest = _fill(mine, as_bytes(data), slots.label)
         begun = Gathering(buffers, everyone, rest, slots, self._count)
         self._count += 1
-        self._begun.append(begun)
         if self._start is None:
             self._gather(mine, everyone.reshape(-1))
-            self._end_next()
         else:
             begun.rest = rest.copy()
             begun.wait = self._start(mine, everyone.reshape(-1), 2 * begun.number)
+        self._begun.append(begun)  # not before: one that could not begin is nothing to wait for
+        if self._start is None:
+            self._end_next()
         return begun
 
     def end(self, begun: Gathering) -> list[memoryview]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sparsewire.codecs.scheme import Scheme
 from sparsewire.exchange import Exchange
-from sparsewire.training.layout import Buffer
+from sparsewire.training.layout import Buffer, Slice
 
 MOST = 4096  # entries that may wait: some 8 kB
 
@@ -22,23 +22,21 @@ class Bundle:
         self._waiting: list[Buffer] = []
         self._entries = 0
 
-    def add(self, buffers: Sequence[Buffer], plan: Scheme | None) -> list[Buffer]:
-        """What is to be put now: nothing yet, or these and all that waited. Without any, all that waited."""
-        self._waiting += buffers
-        self._entries += sum(_entries(buffer, plan) for buffer in buffers)
-        if buffers and self._entries < MOST:
-            return []
-        waiting = self._waiting
-        self.clear()
+    def add(self, buffer: Buffer, entries: int) -> list[Buffer]:
+        """What is to be put now: nothing yet, or this bucket and all that waited."""
+        self._waiting.append(buffer)
+        self._entries += entries
+        return [] if self._entries < MOST else self.rest()
+
+    def rest(self) -> list[Buffer]:
+        """All that waited."""
+        waiting, self._waiting, self._entries = self._waiting, [], 0
         return waiting
 
-    def clear(self) -> None:
-        self._waiting, self._entries = [], 0
 
-
-def _entries(buffer: Buffer, plan: Scheme | None) -> int:
+def most_entries(slices: Sequence[Slice], plan: Scheme | None) -> int:
     """How many entries a bucket sends at the most; one that cannot wait counts as `MOST`."""
-    if plan is None or buffer.copies or not (isinstance(plan.exchange, Exchange) and plan.exchange.carries):
+    if plan is None or not (isinstance(plan.exchange, Exchange) and plan.exchange.carries):
         return MOST
-    counts = [plan.select.largest_of(item.size) for item in buffer.slices]
+    counts = [plan.select.largest_of(item.size) for item in slices]
     return sum(MOST if count is None else count for count in counts)

@@ -36,8 +36,9 @@ from sparsewire.training.trace import STEPS, Trace
 from ..group import GRACE, CommGroup
 from ..optimizers import Fit
 from ..tensors import to_arrays, to_tensors
+from . import bundle
 from .bucket import Bucket, to_coo
-from .bundle import Bundle
+from .bundle import Bundle, most_entries
 from .clipping import ClipWatch
 from .comm_thread import CommThread, QueuedBucket
 from .device_path import DevicePath
@@ -203,7 +204,7 @@ class Link(AveragerLink):
                 self._put(queued)
         except BaseException:
             self._step = []
-            self._bundle.clear()
+            self._bundle.rest()
             self.averager.abandon()
             self.profile.forget()
             raise
@@ -225,15 +226,15 @@ class Link(AveragerLink):
         elif bucket.slices:
             plan = self.averager.scheme or self.settings.schedule.scheme
             on_device = self._device_path.takes(bucket.buffer, plan, self.averager.nodes.takes_devices)
-            self._bundle_up([bucket.as_buffer(self._staging, on_device)])
+            entries = most_entries(bucket.slices, self.averager.scheme)
+            staging = self._staging if entries >= bundle.MOST else BufferPool()  # of its own, while others wait with it
+            self._put_now(self._bundle.add(bucket.as_buffer(staging, on_device), entries))
         if bucket.is_last:
-            self._bundle_up([])
+            self._put_now(self._bundle.rest())
 
-    def _bundle_up(self, buffers: list[Buffer]) -> None:
-        """Puts buckets once they make a message; with none, all that wait."""
-        ready = self._bundle.add(buffers, self.averager.scheme)
-        if ready:
-            self.averager.put_buffers(ready)
+    def _put_now(self, buffers: list[Buffer]) -> None:
+        if buffers:
+            self.averager.put_buffers(buffers)
 
     def _finish(self) -> None:
         start = time.perf_counter()

@@ -62,7 +62,9 @@ class Calls:
 
         A rank that does not participate sends zeros, and nothing of what it has not sent before.
         """
-        averager = self._averager(name, flat, comm) if participates else Averager(comm, self._settings)
+        averager = (
+            self._averager(name, flat, comm) if participates else Averager(comm, self._settings, {name: flat.numel()})
+        )
         averager.step = step
         self._step.append((averager, participates, False))
         bucket = Bucket(flat, flat, (Slice(name, 0, flat.numel()),), True)

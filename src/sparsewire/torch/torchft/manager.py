@@ -246,7 +246,8 @@ def _settings(
             f"memory={memory} holds a momentum, which a replica that joins cannot know: write memory=residual in the "
             "scheme and leave the momentum to the optimizer"
         )
-    return replace(settings, decides_late=True)
+    # A replica that joins knows nothing of what a guard has seen, and all must exchange the same.
+    return replace(settings, decides_late=True, on_divergence=None)
 
 
 def _check_group(group: Any) -> None:
