@@ -191,6 +191,21 @@ def test_a_rank_that_missed_meetings_keeps_its_own_steps_and_residual() -> None:
     assert len(set(in_threads([lambda place=place: rank(place) for place in range(3)]))) == 1
 
 
+def test_ranks_that_come_together_forget_what_their_guards_have_seen() -> None:
+    """One that looks closely, as gradients had vanished, would send norms that a new one does not."""
+    one, two = [Hub(1, 20), Hub(1, 20)], Hub(2, 20)
+
+    def rank(place: int) -> Any:
+        run = Run(ThreadCommunicator(one[place], 0), every=EVERY)
+        run.train(4)
+        saved = run.link.rounds.averager.state_dict()["guard"]
+        run.link.rounds.averager._guard.load({**saved, "close": 10**6 * (place == 0)})
+        run.link.resume(ThreadCommunicator(two, place))
+        return finish(run, 4)
+
+    assert len(set(in_threads([lambda place=place: rank(place) for place in range(2)]))) == 1
+
+
 def test_after_a_last_meeting_that_failed_the_others_can_have_theirs() -> None:
     three, two = Hub(3, 20), Hub(2, 20)
 

@@ -11,7 +11,7 @@ from sparsewire.core.statefile import reading
 from sparsewire.errors import InputError
 from sparsewire.exchange import Clock
 
-from .guard import Guard
+from .guard import Guard, read_guard
 from .model_select import ModelSelect
 from .nodes.nodes import nodes
 from .residuals.gain import StepGain
@@ -41,6 +41,10 @@ class TrainingState:
     def connect(self, comm: Communicator) -> None:
         """These are the ranks from now on. Every one of them calls it."""
         self.comm, self.nodes = comm, nodes(comm, self.settings)
+
+    def forget_norms(self) -> None:
+        """The guard begins anew, as it must on every rank where ranks have come that cannot know what it has seen."""
+        self._guard.load(read_guard({}))
 
     @property
     def scheme(self) -> Scheme | None:

@@ -66,6 +66,7 @@ def join(rounds: Rounds, comm: Communicator, local: Weights, new: bool = False) 
     if not new:
         rounds.averager.states.multiply(comm.size / rounds.comm.size)
     rounds.averager.connect(comm)
+    rounds.averager.forget_norms()
     return Joined(held, finite, weights)
 
 
