@@ -6,6 +6,7 @@ a program starts (tests/package/test_package.py, command lines of launchers) sti
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import multiprocessing
@@ -14,6 +15,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -117,6 +119,7 @@ class Worker:
             its.close()
         assert self._process.pid
         self.pid = self._process.pid
+        _await_session(self.pid)
 
     def kill(self) -> None:
         self._process.kill()
@@ -127,6 +130,14 @@ class Worker:
 
     def poll(self) -> int | None:
         return self._process.exitcode
+
+
+def _await_session(pid: int) -> None:
+    """Until the process has a group of its own, by which it is killed: `Popen` returns no sooner."""
+    deadline = time.monotonic() + 30
+    with contextlib.suppress(ProcessLookupError):
+        while os.getpgid(pid) != pid and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 def _file(connection: Any, mode: str) -> IO[Any]:
