@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from zlib import crc32
 
@@ -20,8 +19,6 @@ SHRINK_AFTER = 8  # payloads in a row that are clearly smaller than their slot
 ROUND_TO = 16  # bytes that capacities are multiples of: with the sixteenth more, padding stays below a seventh
 
 GatherEqual = Callable[[Bytes, Bytes], None]
-StartEqual = Callable[[Bytes, Bytes, int], Callable[[], None]]  # the last: a number for each gather
-Pair = tuple[Bytes, Bytes]  # this rank's slot, and a slot for every rank
 AllToAllSized = Callable[[Bytes, list[int], Bytes, list[int]], None]
 
 
@@ -53,16 +50,6 @@ def _fill(slot: Bytes, data: Bytes, label: int) -> Bytes:
     return data[head.size :]
 
 
-class Gathering:
-    """An all_gather that has begun: what waits for its engine, and then every rank's payload."""
-
-    def __init__(self, buffers: Pair, everyone: Bytes, rest: Bytes, slots: _Channel, number: int) -> None:
-        self.buffers, self.everyone, self.rest, self.slots, self.number = buffers, everyone, rest, slots, number
-        self.capacity = slots.capacity
-        self.wait: Callable[[], None] = _ended
-        self.parts: list[Bytes] | None = None
-
-
 class SlotGather:
     """Uneven all_gather over an even one, in one collective as long as payloads keep about their size.
 
@@ -70,74 +57,30 @@ class SlotGather:
     2. One collective moves the slots; now every rank knows every length.
     3. If some payload did not fit, a second collective moves the rests.
     4. Every rank derives the next capacity from the same lengths, so no rank needs to ask.
-    All channels share their buffers, which are as large as the largest slot: what was gathered holds until the next
-    call. Errors name the operation `call` and those of `ranks` that called another.
-
-    With `start` several gathers may be on their way, each with buffers of its own. It begins an even gather that has a
-    number, so that ranks may begin and end them in different turns, and returns what waits for its end. They end in the
-    order in which they began.
+    All channels share one pair of buffers, as large as the largest slot: what was gathered holds until the next call.
+    Errors name the operation `call` and those of `ranks` that called another.
     """
 
-    def __init__(
-        self, ranks: Sequence[int], gather: GatherEqual, call: str = "all_gather", start: StartEqual | None = None
-    ) -> None:
+    def __init__(self, ranks: Sequence[int], gather: GatherEqual, call: str = "all_gather") -> None:
         self._ranks, self._size, self._call = ranks, len(ranks), call
-        self._gather, self._start = gather, start
+        self._gather = gather
         self._channels: dict[str, _Channel] = {}
-        self._free: list[Pair] = []
-        self._read: Pair | None = None  # whose views hold until the next call
-        self._begun: deque[Gathering] = deque()
-        self._count = 0
+        self._buffers = np.empty(0, np.uint8), np.empty(0, np.uint8)
 
     def __call__(self, data: BytesLike, channel: str = "") -> list[memoryview]:
-        return self.end(self.begin(data, channel))
-
-    def begin(self, data: BytesLike, channel: str = "") -> Gathering:
-        """Begins a gather, and ends it where the engine cannot have several."""
-        slots = self._channels.setdefault(channel, _Channel(channel))
-        buffers = self._take(HEADER + slots.capacity)
-        mine, everyone = buffers[0][: HEADER + slots.capacity], self._rows(buffers[1], HEADER + slots.capacity)
+        if channel not in self._channels:
+            self._channels[channel] = _Channel(channel)
+        slots = self._channels[channel]
+        mine, everyone = self._views(HEADER + slots.capacity)
         rest = _fill(mine, as_bytes(data), slots.label)
-        begun = Gathering(buffers, everyone, rest, slots, self._count)
-        self._count += 1
-        if self._start is None:
-            self._gather(mine, everyone.reshape(-1))
-        else:
-            begun.rest = rest.copy()
-            begun.wait = self._start(mine, everyone.reshape(-1), 2 * begun.number)
-        self._begun.append(begun)  # not before: one that could not begin is nothing to wait for
-        if self._start is None:
-            self._end_next()
-        return begun
-
-    def end(self, begun: Gathering) -> list[memoryview]:
-        """Every rank's payload; gathers that began earlier end before."""
-        while begun.parts is None:
-            self._end_next()
-        self._hold(begun.buffers)
-        return [part.data.toreadonly() for part in begun.parts]
-
-    def _end_next(self) -> None:
-        begun = self._begun.popleft()
-        begun.wait()
-        begun.wait = _ended
-        lengths = self._lengths(begun.everyone, begun.slots)
-        parts = [row[HEADER : HEADER + n] for row, n in zip(begun.everyone, lengths, strict=True)]
-        if max(lengths) > begun.capacity:
-            parts = self._append(parts, begun, lengths)
-        begun.slots.adapt(max(lengths))
-        begun.parts = parts
-
-    def _append(self, heads: list[Bytes], begun: Gathering, lengths: list[int]) -> list[Bytes]:
-        excess = max(lengths) - begun.capacity
-        mine, everyone = np.zeros(excess, np.uint8), np.empty((self._size, excess), np.uint8)
-        mine[: begun.rest.size] = begun.rest
-        if self._start is None:
-            self._gather(mine, everyone.reshape(-1))
-        else:
-            self._start(mine, everyone.reshape(-1), 2 * begun.number + 1)()
-        tails = (row[: n - head.size] for row, n, head in zip(everyone, lengths, heads, strict=True))
-        return [np.concatenate(pair) for pair in zip(heads, tails, strict=True)]
+        self._gather(mine, everyone.reshape(-1))
+        lengths = self._lengths(everyone, slots)
+        parts = [row[HEADER : HEADER + n] for row, n in zip(everyone, lengths, strict=True)]
+        excess = max(lengths) - slots.capacity
+        if excess > 0:
+            parts = self._append(parts, rest, lengths, excess)
+        slots.adapt(max(lengths))
+        return [part.data.toreadonly() for part in parts]
 
     def _lengths(self, everyone: Bytes, slots: _Channel) -> list[int]:
         headers = np.ascontiguousarray(everyone[:, :HEADER]).view("<u8")[:, 0]
@@ -146,35 +89,29 @@ class SlotGather:
             raise _mismatch(self._call, slots.name, [self._ranks[place] for place in others])
         return [int(header) & ((1 << LENGTH_BITS) - 1) for header in headers]
 
-    def _take(self, size: int) -> Pair:
-        """Buffers that no gather has: a slot, and one for each rank. They shrink with the largest channel."""
-        self._hold(None)
+    def _append(self, heads: list[Bytes], rest: Bytes, lengths: list[int], excess: int) -> list[Bytes]:
+        mine, everyone = np.zeros(excess, np.uint8), np.empty((self._size, excess), np.uint8)
+        mine[: rest.size] = rest
+        self._gather(mine, everyone.reshape(-1))
+        tails = (row[: n - head.size] for row, n, head in zip(everyone, lengths, heads, strict=True))
+        return [np.concatenate(pair) for pair in zip(heads, tails, strict=True)]
+
+    def _views(self, size: int) -> tuple[Bytes, Bytes]:
+        """A slot of this size, and one for each rank; the buffers shrink when no channel needs their size any more."""
         largest = HEADER + max(slots.capacity for slots in self._channels.values())
-        self._free = [pair for pair in self._free if size <= pair[0].size <= largest]
-        return (
-            self._free.pop() if self._free else (np.zeros(largest, np.uint8), np.zeros(self._size * largest, np.uint8))
-        )
-
-    def _hold(self, buffers: Pair | None) -> None:
-        """Views of these hold from now on, and those that held until now no longer."""
-        if self._read is not None:
-            self._free.append(self._read)
-        self._read = buffers
-
-    def _rows(self, everyone: Bytes, size: int) -> Bytes:
-        return everyone[: self._size * size].reshape(self._size, size)
+        if not size <= self._buffers[0].size <= largest:
+            self._buffers = np.zeros(largest, np.uint8), np.zeros(self._size * largest, np.uint8)
+        mine, everyone = self._buffers
+        return mine[:size], everyone[: self._size * size].reshape(self._size, size)
 
     @property
     def nbytes(self) -> int:
-        """What the buffers take that no gather on its way has."""
-        held = [*self._free, *([] if self._read is None else [self._read])]
-        return sum(buffer.nbytes for pair in held for buffer in pair)
+        """What the buffers take."""
+        return sum(buffer.nbytes for buffer in self._buffers)
 
     def clear(self) -> None:
         self._channels.clear()
-        while self._begun:
-            self._begun.pop().wait = _ended  # which holds what the engine holds
-        self._free, self._read = [], None
+        self._buffers = np.empty(0, np.uint8), np.empty(0, np.uint8)
 
 
 class SlotAllToAll:
@@ -262,10 +199,6 @@ class _Channel:
     def _resize(self, largest: int) -> None:
         self._small_in_a_row = self._largest_of_these = 0
         self.capacity = max(SMALL, -(-(largest + largest // 16) // ROUND_TO) * ROUND_TO)
-
-
-def _ended() -> None:
-    """Nothing is to be waited for."""
 
 
 def _mismatch(call: str, channel: str, ranks: list[int]) -> CommMismatch:

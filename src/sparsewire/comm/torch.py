@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 import traceback
 import weakref
@@ -16,14 +15,14 @@ import torch.distributed as dist
 
 from sparsewire.errors import CommError, CommTimeout
 
-from . import background, direct, process_group
+from . import background, process_group
 from .base import Communicator
 from .buffers import Array, BFloat16Bits, Bytes, BytesLike, as_bytes
 from .checks import check_contiguous, check_peer, check_reducible
 from .groups import drop, new_group
 from .pairs import peers_by_round
 from .process_group import CPU
-from .slots import HEADER, SMALL, SlotGather, length_of, pack, unpack
+from .slots import HEADER, SMALL, length_of, pack, unpack
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend
@@ -56,19 +55,12 @@ class TorchCommunicator(Communicator):
         self._owns_group = False  # whether the group ends with this communicator
         self._lent: deque[weakref.ref[Array]] = deque(maxlen=64)  # the last arrays that the engine was given
         self._reduced: deque[torch.Tensor] = deque(maxlen=16)  # the last tensors; see `_await_release`
-        if self.size > 1 and direct.is_direct(used, self._device):
-            gather = functools.partial(self._gather, "all_gather")
-            self._slots = SlotGather(range(self.size), gather, start=self._start_gather)
         _open.add(self)
 
     @property
     def device(self) -> torch.device:
         """Where the engine wants its buffers."""
         return self._device
-
-    def start_all_gather(self, data: BytesLike, channel: str = "") -> Callable[[], list[memoryview]]:
-        begun = self._slots.begin(data, channel)
-        return lambda: self._count_received(self._slots.end(begun))
 
     def all_reduce(self, array: Array, op: str = "sum") -> Array:
         check_reducible(array, op)
@@ -179,27 +171,6 @@ class TorchCommunicator(Communicator):
         part._owns_group = True
         return part
 
-    def _start_gather(self, mine: Bytes, everyone: Bytes, number: int) -> Callable[[], None]:
-        """Begins a gather by messages, which several may be on their way of; whoever watches is told of the waiting."""
-        self._begin("all_gather", mine.size)
-        source, target, told = self._stage(mine), self._stage(everyone), self._told + mine.size
-        works = self._checked("all_gather", direct.start_gather, target, source, self.rank, number)
-        self._told = told
-
-        def wait() -> None:
-            start = time.perf_counter()
-            try:
-                self._checked("all_gather", direct.wait, works)
-            except BaseException:
-                self._abandoned += works
-                raise
-            finally:
-                works.clear()  # they hold the sockets, and whoever keeps the error keeps this frame
-                if self._watch is not None:
-                    self._watch("all_gather", mine.size, start, time.perf_counter())
-
-        return wait
-
     def _gather_equal(self, call: str, mine: Bytes, everyone: Bytes, members: Sequence[int]) -> None:
         if len(members) < self.size:
             self._gather_by_messages(call, mine, everyone, members)
@@ -258,17 +229,8 @@ class TorchCommunicator(Communicator):
         return self._call(name, fn, *args)
 
     def _call(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return self._checked(name, fn, *args)
-        finally:
-            if self._watch is not None:
-                self._watch(name, self.bytes_sent - self._told, start, time.perf_counter())
-                self._told = self.bytes_sent
-
-    def _checked(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
-        """The engine's answer; its errors are ours."""
         self._check_usable(name)
+        start = time.perf_counter()
         try:
             return fn(*args, self._group if self._group is not None else process_group.default_group())
         except (RuntimeError, ValueError) as error:
@@ -277,6 +239,10 @@ class TorchCommunicator(Communicator):
             # Frames in torch hold the group, and whoever keeps the error would keep its sockets open.
             traceback.clear_frames(error.__traceback__)
             raise translate(name, error) from None
+        finally:
+            if self._watch is not None:
+                self._watch(name, self.bytes_sent - self._told, start, time.perf_counter())
+                self._told = self.bytes_sent
 
 
 @background.at_end
