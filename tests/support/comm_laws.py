@@ -16,8 +16,6 @@ from comm_laws_bytes import (
     gathered,
     one_large_step_is_not_paid_for_ever,
     payload,
-    ranks_may_end_their_gathers_in_different_turns,
-    several_gathers_may_be_on_their_way,
     similar_sizes_need_one_collective,
     similar_sizes_of_every_pair_need_one_collective_and_little_padding,
     uneven_empty_and_growing_payloads_keep_order_and_bytes,
@@ -136,8 +134,6 @@ LAWS: dict[str, Callable[[Communicator], None]] = {
     for law in (
         uneven_empty_and_growing_payloads_keep_order_and_bytes,
         any_buffer_can_be_gathered,
-        several_gathers_may_be_on_their_way,
-        ranks_may_end_their_gathers_in_different_turns,
         similar_sizes_need_one_collective,
         channels_remember_their_own_sizes,
         one_large_step_is_not_paid_for_ever,

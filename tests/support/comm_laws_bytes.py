@@ -34,30 +34,6 @@ def any_buffer_can_be_gathered(comm: Communicator) -> None:
         assert all(part.readonly for part in parts)
 
 
-def several_gathers_may_be_on_their_way(comm: Communicator) -> None:
-    """Payloads that outgrow their slots among them; they are asked for in any order, and between other calls."""
-    for step, lengths in enumerate([(10, 40_000, 0), (50_000, 20, 3_000), (504, 505, 100_000)]):
-        expected = [[payload(rank, 10 * step + place, length + rank) for rank in range(comm.size)]
-                    for place, length in enumerate(lengths)]  # fmt: skip
-        begun = [comm.start_all_gather(parts[comm.rank], f"way {place % 2}") for place, parts in enumerate(expected)]
-        assert comm.all_reduce(np.array([1.0])).tolist() == [comm.size]
-        for place in (2, 0, 1) if step % 2 else (0, 1, 2):
-            assert [bytes(part) for part in begun[place]()] == expected[place]
-
-
-def ranks_may_end_their_gathers_in_different_turns(comm: Communicator) -> None:
-    """One ends each before it begins the next, another ends the last alone, which ends all."""
-    expected = [[payload(rank, place, 2_000 * place + rank) for rank in range(comm.size)] for place in range(3)]
-    begun = []
-    for place, parts in enumerate(expected):
-        begun.append(comm.start_all_gather(parts[comm.rank], f"turns {place}"))
-        if comm.rank == 0:
-            assert [bytes(part) for part in begun[-1]()] == expected[place]
-    if comm.rank > 0:
-        assert [bytes(part) for part in begun[-1]()] == expected[-1]
-    assert gathered(comm, bytes([comm.rank]), "turns end") == [bytes([rank]) for rank in range(comm.size)]
-
-
 def similar_sizes_need_one_collective(comm: Communicator) -> None:
     gathered(comm, payload(comm.rank, 0, 20_000), "steady")
     before = comm.collectives

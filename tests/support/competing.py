@@ -48,17 +48,12 @@ def compensated(one: Averager, x: Arrays) -> Arrays:
 def spy(one: Averager) -> dict[str, sw.Sparse]:
     """What the averager's exchanges send from now on."""
     sent: dict[str, sw.Sparse] = {}
-    start = type(one)._start
+    run = type(one)._run
 
     def watched(offers: list[Selected], context: Any) -> Any:
-        finish = start(one, offers, context)
+        outcomes = run(one, offers, context)
+        sent.update({offer.piece.name: outcome.sent for offer, outcome in zip(offers, outcomes, strict=True)})
+        return outcomes
 
-        def finished() -> Any:
-            outcomes = finish()
-            sent.update({offer.piece.name: outcome.sent for offer, outcome in zip(offers, outcomes, strict=True)})
-            return outcomes
-
-        return finished
-
-    one._start = watched  # type: ignore[method-assign]
+    one._run = watched  # type: ignore[method-assign]
     return sent

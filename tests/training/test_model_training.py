@@ -208,12 +208,12 @@ def test_an_error_while_it_is_sent_puts_everything_back() -> None:
         train(other, comm, range(2))
         x = gradients(comm, 2)
         x["w"][:] = 0
-        one._start = lambda *_: [][1]  # type: ignore[method-assign]
+        one._run = lambda *_: [][1]  # type: ignore[method-assign]
         one.put(x)
         with pytest.raises(IndexError):
             one.finish()
         one.abandon()
-        del one._start
+        del one._run
         assert all(same_bits(kept, residuals(other)[name]) for name, kept in residuals(one).items())
         assert all_same(train(one, comm, range(2, 4)), train(other, comm, range(2, 4)))
 

@@ -81,15 +81,6 @@ class Communicator(ABC):
         """
         return self._count_received(self._slots(data, channel))
 
-    def start_all_gather(self, data: BytesLike, channel: str = "") -> Callable[[], list[memoryview]]:
-        """Begins an all_gather; what is returned ends it, and gives what `all_gather` gives.
-
-        Others may begin before it has ended. Every rank begins them in the same order, and they end in that order,
-        whenever they are asked for. Here all of it is done at once; an engine that can have several overrides it.
-        """
-        parts = [memoryview(bytes(part)) for part in self.all_gather(data, channel)]
-        return lambda: parts
-
     def all_to_all(self, parts: Sequence[BytesLike], channel: str = "") -> list[memoryview]:
         """What every rank has for this one, in rank order: `parts` has a payload for each, and lengths may differ.
 

@@ -1,7 +1,7 @@
 """`allgather`: every rank gets every frame and adds them up in rank order, so all get the same bits.
 
 1. Each rank seals its pieces; the frames of one call travel as one message, which says once what they share.
-2. One all_gather moves the messages; those of several calls may be on their way.
+2. One all_gather moves the messages.
 3. Every rank decodes the others' messages; what they decode of its own it has known since it encoded it.
 """
 
@@ -24,9 +24,9 @@ from sparsewire.kernels import Array
 from sparsewire.kernels.device import Dense
 from sparsewire.kernels.scratch import scratch
 
-from .base import Exchange, ExchangeContext, Finish, Outcome
+from .base import Exchange, ExchangeContext, Outcome
 from .combine import RULES, combine, combine_into
-from .messages import read, start_gather
+from .messages import gather, read
 from .rider import Rider
 
 
@@ -45,15 +45,11 @@ class AllGather(Exchange):
 
     def exchange(self, offers: Sequence[Selected], context: ExchangeContext) -> list[Outcome]:
         """Moves the offers' frames; no buffer is written."""
-        return self.start(offers, context)()
-
-    def start(self, offers: Sequence[Selected], context: ExchangeContext) -> Finish:
-        """Sends the offers' frames; what is returned takes those of the others."""
         pieces = [offer.piece for offer in offers]
         channel = context.channel(pieces)
         with announcing_failure(context.comm, channel):
             sealed = [context.encode(offer) for offer in offers]
-        return start_sealed(pieces, sealed, context, channel, self.mean)
+        return gather_sealed(pieces, sealed, context, channel, self.mean)
 
 
 @contextmanager
@@ -70,30 +66,17 @@ def gather_sealed(
     pieces: Sequence[Piece], sealed: Sequence[Sealed], context: ExchangeContext, channel: str, rule: str = "all"
 ) -> list[Outcome]:
     """The outcomes of an all_gather of these frames."""
-    return start_sealed(pieces, sealed, context, channel, rule)()
-
-
-def start_sealed(
-    pieces: Sequence[Piece], sealed: Sequence[Sealed], context: ExchangeContext, channel: str, rule: str = "all"
-) -> Finish:
-    """Begins an all_gather of these frames; what is returned gives its outcomes."""
     comm, own, rider = context.comm, [coded.sent for coded in sealed], context.rider or Rider()
     message = pack_message(coded.fields for coded in sealed)
     with context.clock("exchange"):
-        arrive = start_gather(message + rider.pack(), comm, channel)
-
-    def finish() -> list[Outcome]:
-        with context.clock("exchange"):
-            messages, riding = rider.split(arrive())
-        with context.clock("decode"):
-            by_rank = [
-                own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
-            ]
-            rider.average(riding)
-        with context.clock("accumulate"):
-            return outcomes(pieces, by_rank, comm.rank, rule)
-
-    return finish
+        messages, riding = rider.split(gather(message + rider.pack(), comm, channel))
+    with context.clock("decode"):
+        by_rank = [
+            own if rank == comm.rank else read(message, pieces, own, rank) for rank, message in enumerate(messages)
+        ]
+        rider.average(riding)
+    with context.clock("accumulate"):
+        return outcomes(pieces, by_rank, comm.rank, rule)
 
 
 def outcomes(pieces: Sequence[Piece], by_rank: Sequence[Sequence[Sparse]], rank: int, rule: str) -> list[Outcome]:

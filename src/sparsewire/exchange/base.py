@@ -108,9 +108,6 @@ class ExchangeContext:
         return piece.context(self.scheme, self.step, self.seed, self.comm.rank)
 
 
-Finish = Callable[[], "list[Outcome]"]
-
-
 class Exchange(ExchangeCodec):
     """How the ranks come to the mean: the base class of every exchange, built in or from outside."""
 
@@ -129,15 +126,6 @@ class Exchange(ExchangeCodec):
 
         A rank that cannot take part tells the others before it raises.
         """
-
-    def start(self, offers: Sequence[Selected], context: ExchangeContext) -> Finish:
-        """Begins `exchange`; what is returned ends it, and gives the outcomes.
-
-        Every rank begins its exchanges in the same order and ends them in that order. Here all of it is done at once;
-        an exchange of which several may be on their way overrides it.
-        """
-        outcomes = self.exchange(offers, context)
-        return lambda: outcomes
 
     def refuse(self, comm: Communicator, channel: str) -> None:
         """Tells ranks that are in `exchange` that this one cannot take part."""

@@ -77,22 +77,12 @@ def blaming(rank: int) -> Iterator[None]:
         raise PeerError(f"rank {rank}: {error}") from error
 
 
-def start_gather(message: bytes, comm: Communicator, channel: str) -> Callable[[], list[memoryview]]:
-    """Sends a message; what is returned gives every rank's, if this rank's came back as it was."""
-    arrive = comm.start_all_gather(message, channel)
-
-    def finish() -> list[memoryview]:
-        messages = arrive()
-        if bytes(messages[comm.rank]) != message:  # comparing the view itself would go byte by byte
-            raise PeerError(f"rank {comm.rank}: its message came back changed")
-        return messages
-
-    return finish
-
-
 def gather(message: bytes, comm: Communicator, channel: str) -> list[memoryview]:
     """Every rank's message, if this rank's came back as it was."""
-    return start_gather(message, comm, channel)()
+    messages = comm.all_gather(message, channel)
+    if bytes(messages[comm.rank]) != message:  # comparing the view itself would go byte by byte
+        raise PeerError(f"rank {comm.rank}: its message came back changed")
+    return messages
 
 
 def own_dtype(piece: Piece) -> str:

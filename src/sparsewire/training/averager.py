@@ -1,12 +1,12 @@
 """`Averager`: all that a training keeps from step to step, for any framework: buffers, schedule, step number, counts.
 
 A step has two phases:
-1. `put` hands over gradients, a bucket at a time: they are selected, encoded and sent; dense steps add them up
+1. `put` hands over gradients, a bucket at a time: they are selected, encoded and exchanged; dense steps add them up
    where they are. No memory's buffer is written.
-2. `finish`, after the last of them. `prepare`: what the other ranks sent is taken, and one all_reduce moves everything
-   that travels dense, unless it is so little that it went behind the messages of an exchange (`Rider`). Now all ranks
-   know whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if
-   not, all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
+2. `finish`, after the last of them. `prepare`: one all_reduce moves everything that travels dense, unless it is so
+   little that it went behind the messages of an exchange (`Rider`). Now all ranks know
+   whether the step is finite. `commit`, without any collective: if it is, the memories keep what was not sent; if not,
+   all buffers stay as they were, for the step will be skipped. The means take the gradients' places.
 `abandon` ends a step that failed, with everything as it was before.
 
 An engine that decides after a step whether it counted calls `write_means` and `settle` in the place of `commit`.
@@ -17,7 +17,7 @@ written.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sparsewire.codecs.scheme import Scheme
@@ -52,7 +52,6 @@ class Averager(TrainingState):
         self._pending: list[PendingBuffer] = []
         self._sparse: list[PendingSparse] = []
         self._unclipped: list[Gradients] = []  # until the norm of all of them is known
-        self._on_way: list[Callable[[], None]] = []  # end the exchanges that have begun, in their order
 
     # --- phase 1: no memory's buffer is written ---
 
@@ -78,9 +77,12 @@ class Averager(TrainingState):
 
     def _put(self, part: Gradients) -> None:
         self._check_settled()
-        self._send_part(part) if self.settings.clip_norm is None else self._unclipped.append(part)
+        if self.settings.clip_norm is not None:
+            self._unclipped.append(part)
+        else:
+            self._exchange_part(part)
 
-    def _send_part(self, part: Gradients) -> None:
+    def _exchange_part(self, part: Gradients) -> None:
         self._put_sparse(*part) if isinstance(part, tuple) else self._put_buffers(part)
 
     def _put_buffers(self, buffers: Sequence[Buffer]) -> None:
@@ -102,13 +104,8 @@ class Averager(TrainingState):
         part = self.nodes.take_sparse(name, x, self.clock)
         piece = Piece(name, part, part.shape, part.dtype, self.states.of_sparse(name, part, plan.memory.buffers))
         context = self._context(plan)
-        finish = self._start(context.select([piece]), context)
-
-        def end() -> None:
-            (outcome,) = finish()
-            self._sparse.append(PendingSparse(piece, outcome, x))
-
-        self._on_way.append(end)
+        (outcome,) = self._run(context.select([piece]), context)
+        self._sparse.append(PendingSparse(piece, outcome, x))
 
     def _exchange(self, buffers: Sequence[Buffer], plan: Scheme) -> list[PendingBuffer]:
         """Selects and sends; with one threshold for the model nothing is sent before the last buffer has come."""
@@ -130,14 +127,9 @@ class Averager(TrainingState):
     def _send(self, pending: Sequence[PendingBuffer], offers: list[Selected], context: ExchangeContext) -> None:
         if offers and self._rides(context.scheme):
             context = self._with_rider(pending, context)
-        finish = self._start(offers, context)
-
-        def end() -> None:
-            outcomes = iter(finish())
-            for buffer in pending:
-                buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
-
-        self._on_way.append(end)
+        outcomes = iter(self._run(offers, context))
+        for buffer in pending:
+            buffer.outcomes = [next(outcomes) for _ in buffer.layout.segments]
 
     def _rides(self, plan: Scheme) -> bool:
         """Whether what travels dense goes by all_gathers: the same in every step, however parameters are bundled, as
@@ -146,11 +138,11 @@ class Averager(TrainingState):
         return isinstance(method, Exchange) and method.carries and fits(self._small, self.nodes.across.size)
 
     def _with_rider(self, pending: Sequence[PendingBuffer], context: ExchangeContext) -> ExchangeContext:
-        """What travels dense goes with these buffers' messages: all of theirs, and the gain."""
+        """What travels dense goes with these buffers' messages where that is cheap: all of theirs, and the gain."""
         for buffer in pending:
             buffer.land()
         arrays = [values for buffer in pending for _, values in buffer.dense]
-        message, self._gain.travels = [] if self._gain.travels else self._gain.message((), sparse=True), True
+        message = [] if self._gain.agreed_on else self._gain.message((), sparse=True)
 
         def arrived(finite: bool) -> None:
             for buffer in pending:
@@ -160,8 +152,8 @@ class Averager(TrainingState):
 
         return replace(context, rider=Rider([*arrays, *message], arrived))
 
-    def _start(self, offers: list[Selected], context: ExchangeContext) -> Callable[[], list[Outcome]]:
-        return context.method.start(offers, context) if offers else list
+    def _run(self, offers: list[Selected], context: ExchangeContext) -> list[Outcome]:
+        return context.method.exchange(offers, context) if offers else []
 
     def _context(self, plan: Scheme) -> ExchangeContext:
         label = f" {plan.indices} {plan.values}"
@@ -177,9 +169,6 @@ class Averager(TrainingState):
         """The step's last collectives; whether it is finite on all ranks. Nothing is written yet."""
         self._put_clipped()
         self._send_selected()
-        waiting, self._on_way = self._on_way, []
-        for end in waiting:
-            end()
         outcomes = [outcome for pending in self._pending for outcome in pending.outcomes]
         outcomes += [pending.outcome for pending in self._sparse]
         finite = self._reduce_dense() and all(pending.finite for pending in self._pending)
@@ -241,7 +230,7 @@ class Averager(TrainingState):
         self._follow()
         most = self.settings.clip_norm * self.scale / math.sqrt(self.comm.size)
         for part in clipped(waiting, most, self.settings.norm):
-            self._send_part(part)
+            self._exchange_part(part)
 
     def _send_selected(self) -> None:
         """With one threshold for the model, which only the last bucket tells, everything is sent now."""
@@ -259,7 +248,7 @@ class Averager(TrainingState):
         self._model.clear()
         self._gain.clear()
         self._guard.clear()
-        self._pending, self._sparse, self._unclipped, self._on_way, self._end = [], [], [], [], None
+        self._pending, self._sparse, self._unclipped, self._end = [], [], [], None
 
     def _reduce_dense(self) -> bool:
         """In the order of names: engines add up in an order that depends on the place, and buckets change."""
@@ -292,7 +281,7 @@ class Averager(TrainingState):
 
     def _follow(self) -> None:
         """At the start of a step, the buffers change with the loss's scale and the learning rate."""
-        if self._pending or self._on_way:
+        if self._pending or self._sparse:
             return
         if self.settings.scale is not None:
             self.rescale(self.settings.scale())

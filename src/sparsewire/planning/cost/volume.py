@@ -4,8 +4,7 @@ What a rank hands to the engine is not what crosses its wire. These are the rule
 NCCL and MPI for large messages, where P is the number of ranks:
 
 - all_gather, ring: a rank passes on every message but its successor's, and receives all but its own: (P−1) × message
-  each way, in P−1 rounds (by recursive doubling the same bytes in ⌈log2 P⌉). Ours over gloo sends as many bytes at
-  once, which the rounds do not count.
+  each way, in P−1 rounds (by recursive doubling the same bytes in ⌈log2 P⌉).
 - all_reduce, ring: 2(P−1)/P × array each way, in 2(P−1) rounds (by recursive halving and doubling in 2⌈log2 P⌉); each
   rank adds up (P−1)/P × array.
 - all_to_all, pairwise: a rank sends each other rank's part and receives its own from each, in P−1 rounds.

@@ -35,8 +35,7 @@ class StepGain:
         self.largest = memory.largest_gain
         self.now = 1.0
         self._known: tuple[float, _Step | None] = (0.0, None)  # a share of 0 is not known; the step that changes it
-        self.travels = False  # whether this step's gain has been sent behind a message
-        self.agreed_on = False  # whether the ranks' gains have come
+        self.agreed_on = False  # whether the ranks' gains have travelled in this step
         self._measured: list[Energies] = []
 
     @property
@@ -77,7 +76,7 @@ class StepGain:
 
     def clear(self) -> None:
         """Ends a step."""
-        self._measured, self.travels, self.agreed_on = [], False, False
+        self._measured, self.agreed_on = [], False
 
     # --- saving ---
 
