@@ -1,7 +1,7 @@
 """Buckets of few entries travel in one message with the bucket after them.
 
-A message of its own costs every rank about a millisecond, and several on busy cores; a few kilobytes take less on a link
-of 100 Mbit/s. The rule goes by sizes and the scheme alone, so all ranks bundle alike.
+A message of its own costs every rank about a millisecond, and several on busy cores; a few kilobytes take less on a
+link of 100 Mbit/s. The rule goes by sizes and the scheme alone, so all ranks bundle alike.
 """
 
 from __future__ import annotations
