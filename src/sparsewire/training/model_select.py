@@ -67,9 +67,8 @@ class Candidates:
 
     def __init__(self, most: int, low: float = 0.0, room: dict[str, int] | None = None) -> None:
         self.most, self.low = most, low
-        self._room = (
-            {} if room is None else room
-        )  # by tensor, for what reaches an edge: as many cross with their number
+        # By tensor, for what reaches an edge: as many cross with their number.
+        self._room = {} if room is None else room
         self.size = self.seen = 0
         self.entries: dict[str, Entries] = {}
 
